@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The context: opens a device with a K/V budget, its worker threads and its kernels.
+ *
+ * Threads: a context, with all caches, sequences and steps made from it, is used by one thread at a
+ * time. Contexts are independent of each other. After fork() the child may only exit or exec. */
+#ifndef HEADRACE_CONTEXT_H
+#define HEADRACE_CONTEXT_H
+
+#include <headrace/status.h>
+#include <headrace/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum hr_log_level {
+    HR_LOG_ERROR = 0,
+    HR_LOG_WARN = 1,
+    HR_LOG_INFO = 2,
+    HR_LOG_DEBUG = 3,
+} hr_log_level;
+
+/* Called on the thread that made the call being logged; `text` is one line without a newline, valid
+ * during the call. Must not call headrace. */
+typedef void hr_log_fn(void *user, hr_log_level level, const char *text);
+
+/* Host memory for metadata, workspaces and thread scratch (K/V live in one arena that the context
+ * maps itself). `alloc` returns `bytes` > 0 bytes aligned to `align` (a power of two), or NULL.
+ * `free` gets the same sizes back. Called on the thread that uses the context only. */
+typedef struct hr_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *memory, size_t bytes, size_t align);
+    void *user;
+} hr_allocator;
+
+typedef struct hr_options {
+    /* sizeof(hr_options). */
+    size_t struct_size;
+    /* Threads that compute, the caller's included. 0: one per core that this process may use. */
+    int32_t threads;
+    /* Leave the worker threads where the system puts them; by default each is bound to a core. */
+    bool unbound;
+    /* K/V budget in bytes, rounded down to extents of 2 MiB. Address space is reserved at open,
+     * memory is touched as blocks are used. 0: three quarters of the memory available to this
+     * process (cgroup limits respected). */
+    uint64_t device_bytes;
+    /* Highest kernel level to use: "portable", "avx2" or "avx512bf16"; NULL: the environment's
+     * HEADRACE_CAPS, else the best that the CPU has. A level that the CPU lacks is an error. */
+    const char *caps;
+    /* NULL: no log. */
+    hr_log_fn *log;
+    void *log_user;
+    /* NULL: the C library's aligned_alloc and free. Copied. */
+    const hr_allocator *allocator;
+    /* Debugging: cut every attend into waves of this many blocks (0: no cut). Changes no bit of any
+     * output; shows that state carried between waves is complete. */
+    int64_t debug_wave_blocks;
+} hr_options;
+
+/* Opens a context. `options` may be NULL (all defaults). On success *context is owned by the caller
+ * and closed by hr_close; on failure it is NULL and hr_error_text(NULL) says why. Blocks while
+ * threads start. Errors: HR_E_INVALID, HR_E_UNSUPPORTED (caps), HR_E_NO_MEMORY, HR_E_SYSTEM. */
+HR_API hr_status hr_open(const hr_options *options, hr_context **context);
+
+/* Closes a context and sets *context to NULL; NULL and pointer to NULL are fine. Every cache of the
+ * context must have been destroyed before: otherwise HR_E_BUSY, and the context stays open. */
+HR_API hr_status hr_close(hr_context **context);
+
+/* The sentence for the last call that failed on this context, with the numbers in it; "" if none
+ * did. Valid until the next failing call. With NULL: of this thread's last failing call that had no
+ * context (hr_open). */
+HR_API const char *hr_error_text(const hr_context *context);
+
+typedef struct hr_stats {
+    /* sizeof(hr_stats), set by the caller. */
+    size_t struct_size;
+    int32_t threads;          /* that compute */
+    uint64_t kv_bytes_total;  /* the budget, in whole extents */
+    uint64_t kv_bytes_used;   /* in blocks that belong to a sequence or an open step */
+    uint64_t kv_bytes_peak;   /* highest kv_bytes_used so far */
+    uint64_t host_bytes_used; /* from the allocator: metadata, workspaces, scratch */
+    uint64_t host_allocs;     /* calls of the allocator so far */
+    uint64_t steps_committed;
+    uint64_t steps_aborted;
+    uint64_t tokens_appended; /* kept by commits */
+    uint64_t attend_ns;       /* wall time inside hr_step_attend */
+} hr_stats;
+
+/* Fills *stats. Errors: HR_E_INVALID (struct_size). */
+HR_API hr_status hr_context_stats(const hr_context *context, hr_stats *stats);
+
+/* Name of the kernel level in use, for example "avx512bf16". Valid while the context is open. */
+HR_API const char *hr_context_kernel(const hr_context *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

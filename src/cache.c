@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/cache.h"
+
+#include <string.h>
+
+enum { LAYERS_MAX = 4096, KV_HEADS_MAX = 1024, Q_HEADS_MAX = 4096 };
+
+static hr_status check_shape(const hr_layer_options *l, int32_t i, struct hr_error *error)
+{
+    if (l->kv_heads < 1 || l->kv_heads > KV_HEADS_MAX)
+        return hr_fail(error, HR_E_INVALID, "layer %d: kv_heads is %d; 1 to %d are allowed", i,
+                       l->kv_heads, KV_HEADS_MAX);
+    if (l->q_heads < 1 || l->q_heads > Q_HEADS_MAX || l->q_heads % l->kv_heads != 0)
+        return hr_fail(
+            error, HR_E_INVALID,
+            "layer %d: q_heads is %d; it must be 1 to %d and a multiple of kv_heads (%d)", i,
+            l->q_heads, Q_HEADS_MAX, l->kv_heads);
+    if (l->dim_k < 8 || l->dim_k > HR_DIM_MAX || l->dim_k % 8 != 0)
+        return hr_fail(error, HR_E_INVALID,
+                       "layer %d: dim_k is %d; it must be a multiple of 8 from 8 to %d", i,
+                       l->dim_k, HR_DIM_MAX);
+    if ((int)l->dtype < HR_BF16 || (int)l->dtype > HR_FP32)
+        return hr_fail(error, HR_E_INVALID, "layer %d: dtype is %d; 0 (bf16) to 2 (fp32) exist", i,
+                       (int)l->dtype);
+    if (l->window < 0 || l->sinks < 0)
+        return hr_fail(error, HR_E_INVALID,
+                       "layer %d: window is %lld and sinks is %lld; both must be >= 0", i,
+                       (long long)l->window, (long long)l->sinks);
+    return HR_OK;
+}
+
+/* Fields that exist for later versions. */
+static hr_status check_reserved(const hr_layer_options *l, int32_t i, struct hr_error *error)
+{
+    if (l->dim_v != 0 && l->dim_v != l->dim_k)
+        return hr_fail(error, HR_E_UNSUPPORTED,
+                       "layer %d: dim_v is %d and dim_k is %d; they must be equal in this version",
+                       i, l->dim_v, l->dim_k);
+    if (l->kv_layers_back != 0)
+        return hr_fail(error, HR_E_UNSUPPORTED,
+                       "layer %d: kv_layers_back is %d; only 0 is supported in this version", i,
+                       l->kv_layers_back);
+    if (l->aux_bytes != 0)
+        return hr_fail(error, HR_E_UNSUPPORTED,
+                       "layer %d: aux_bytes is %d; only 0 is supported in this version", i,
+                       l->aux_bytes);
+    if (l->v_is_prefix_of_k)
+        return hr_fail(error, HR_E_UNSUPPORTED,
+                       "layer %d: v_is_prefix_of_k is set; it is not supported in this version", i);
+    return HR_OK;
+}
+
+static int64_t at_most_tokens_max(int64_t n)
+{
+    return n < HR_TOKENS_MAX ? n : HR_TOKENS_MAX;
+}
+
+static struct hr_geom geom_of(const hr_layer_options *l)
+{
+    return (struct hr_geom){
+        .kv_heads = l->kv_heads,
+        .group = l->q_heads / l->kv_heads,
+        .dim = l->dim_k,
+        .dtype = l->dtype,
+        .window = at_most_tokens_max(l->window),
+        .sinks = l->window ? at_most_tokens_max(l->sinks) : 0,
+    };
+}
+
+static bool geom_equal(const struct hr_geom *a, const struct hr_geom *b)
+{
+    return a->kv_heads == b->kv_heads && a->group == b->group && a->dim == b->dim &&
+           a->dtype == b->dtype && a->window == b->window && a->sinks == b->sinks;
+}
+
+/* Finds or makes the class of a geometry. */
+static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t *index)
+{
+    hr_context *c = cache->context;
+    uint64_t block_bytes = hr_block_bytes(g);
+    for (*index = 0; *index < cache->n_classes; ++*index)
+        if (geom_equal(&cache->classes[*index].geom, g))
+            return HR_OK;
+    uint64_t extents = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
+    if (extents > (uint64_t)c->extents.count)
+        return hr_fail(&c->error, HR_E_BUDGET,
+                       "one block of %d tokens takes %llu bytes; the K/V budget is %llu bytes",
+                       HR_BLOCK_TOKENS, (unsigned long long)block_bytes,
+                       (unsigned long long)c->dev->arena_bytes);
+    struct hr_class *class = &cache->classes[*index];
+    class->geom = *g;
+    if (!hr_slab_init(&class->slab, &c->alloc, &c->extents, c->dev->arena, block_bytes))
+        return hr_fail(&c->error, HR_E_NO_MEMORY,
+                       "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
+                       (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
+    cache->n_classes++;
+    return HR_OK;
+}
+
+static hr_status add_layers(hr_cache *cache, const hr_cache_options *o)
+{
+    struct hr_error *error = &cache->context->error;
+    for (int32_t i = 0; i < o->n_layers; i++) {
+        hr_layer_options layer = {0};
+        memcpy(&layer, (const char *)o->layers + (size_t)i * o->layer_size, sizeof(layer));
+        hr_status status = check_shape(&layer, i, error);
+        if (status == HR_OK)
+            status = check_reserved(&layer, i, error);
+        if (status != HR_OK)
+            return status;
+        struct hr_geom g = geom_of(&layer);
+        status = class_for(cache, &g, &cache->class_of[i]);
+        if (status != HR_OK)
+            return status;
+    }
+    return HR_OK;
+}
+
+hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out)
+{
+    if (o->n_layers < 1 || o->n_layers > LAYERS_MAX || !o->layers)
+        return hr_fail(&c->error, HR_E_INVALID,
+                       "options.n_layers is %d and layers is %s; 1 to %d layers are needed",
+                       o->n_layers, o->layers ? "set" : "NULL", LAYERS_MAX);
+    if (o->layer_size != sizeof(hr_layer_options))
+        return hr_fail(&c->error, HR_E_INVALID,
+                       "options.layer_size is %zu; this library's hr_layer_options has %zu bytes",
+                       o->layer_size, sizeof(hr_layer_options));
+    hr_cache *cache = hr_alloc_zero(&c->alloc, sizeof(*cache));
+    if (!cache)
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a cache");
+    cache->context = c;
+    cache->kernels = c->kernels;
+    cache->n_layers = o->n_layers;
+    c->caches++;
+    cache->classes = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->classes));
+    cache->class_of = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->class_of));
+    hr_status status =
+        cache->classes && cache->class_of
+            ? add_layers(cache, o)
+            : hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %d layers", o->n_layers);
+    if (status != HR_OK)
+        hr_cache_free(cache);
+    else
+        *out = cache;
+    return status;
+}
+
+void hr_cache_free(hr_cache *cache)
+{
+    hr_context *c = cache->context;
+    for (int32_t i = 0; i < cache->n_classes; i++)
+        hr_slab_close(&cache->classes[i].slab);
+    hr_alloc_put(&c->alloc, cache->classes, (size_t)cache->n_layers * sizeof(*cache->classes));
+    hr_alloc_put(&c->alloc, cache->class_of, (size_t)cache->n_layers * sizeof(*cache->class_of));
+    hr_alloc_put(&c->alloc, cache, sizeof(*cache));
+    c->caches--;
+}
+
+int64_t hr_cache_take(hr_cache *cache, int32_t layer, uint32_t *blocks, int64_t count)
+{
+    hr_context *c = cache->context;
+    struct hr_slab *slab = hr_cache_slab(cache, layer);
+    int64_t taken = hr_slab_take(slab, blocks, count);
+    c->kv_bytes_used += (uint64_t)taken * slab->view.block_bytes;
+    if (c->kv_bytes_used > c->kv_bytes_peak)
+        c->kv_bytes_peak = c->kv_bytes_used;
+    return taken;
+}
+
+void hr_cache_give(hr_cache *cache, int32_t layer, uint32_t block)
+{
+    struct hr_slab *slab = hr_cache_slab(cache, layer);
+    uint64_t before = slab->blocks_used;
+    hr_slab_give(slab, block);
+    cache->context->kv_bytes_used -= (before - slab->blocks_used) * slab->view.block_bytes;
+}

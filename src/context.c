@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/context.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/topo.h"
+
+enum { THREADS_MAX = 1024 };
+
+static hr_status check_options(const hr_options *o, struct hr_error *error)
+{
+    if (o->threads < 0 || o->threads > THREADS_MAX)
+        return hr_fail(error, HR_E_INVALID, "options.threads is %d; 0 to %d are allowed",
+                       o->threads, THREADS_MAX);
+    if (o->device_bytes > 0 && o->device_bytes < HR_EXTENT_BYTES)
+        return hr_fail(
+            error, HR_E_INVALID,
+            "options.device_bytes is %llu; the smallest budget is one extent of %d bytes",
+            (unsigned long long)o->device_bytes, HR_EXTENT_BYTES);
+    if (o->device_bytes > (uint64_t)INT64_MAX / 2)
+        return hr_fail(error, HR_E_INVALID,
+                       "options.device_bytes is %llu; at most %lld are allowed",
+                       (unsigned long long)o->device_bytes, (long long)INT64_MAX / 2);
+    if (o->debug_wave_blocks < 0)
+        return hr_fail(error, HR_E_INVALID, "options.debug_wave_blocks is %lld; it must be >= 0",
+                       (long long)o->debug_wave_blocks);
+    if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
+        return hr_fail(error, HR_E_INVALID, "options.allocator needs both alloc and free");
+    return HR_OK;
+}
+
+/* The level asked for by the options or the environment; the CPU's best when neither does. */
+static hr_status choose_caps(const hr_options *o, struct hr_error *error, enum hr_caps *caps)
+{
+    const char *from = o->caps ? "options.caps" : "HEADRACE_CAPS";
+    const char *name = o->caps ? o->caps : getenv("HEADRACE_CAPS");
+    enum hr_caps best = hr_caps_detect();
+    *caps = best;
+    if (!name || !*name)
+        return HR_OK;
+    int level = hr_caps_parse(name);
+    if (level < 0)
+        return hr_fail(error, HR_E_INVALID,
+                       "%s is \"%.40s\"; it must be portable, avx2 or avx512bf16", from, name);
+    if (level > (int)best)
+        return hr_fail(error, HR_E_UNSUPPORTED, "%s asks for %s; the best level of this CPU is %s",
+                       from, name, hr_caps_name(best));
+    *caps = (enum hr_caps)level;
+    return HR_OK;
+}
+
+static uint64_t default_budget(void)
+{
+    enum { FALLBACK_EXTENTS = 512 };
+    uint64_t bytes = hr_topo_memory_available() / 4 * 3;
+    return bytes >= HR_EXTENT_BYTES ? bytes : (uint64_t)FALLBACK_EXTENTS * HR_EXTENT_BYTES;
+}
+
+static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error *error)
+{
+    uint64_t bytes = o->device_bytes ? o->device_bytes : default_budget();
+    struct hr_dev_host_options host = {
+        .alloc = &c->alloc,
+        .arena_bytes = bytes / HR_EXTENT_BYTES * HR_EXTENT_BYTES,
+        .threads = o->threads ? o->threads : hr_topo_cores(),
+        .bind = !o->unbound,
+        .scratch_bytes = c->kernels->scratch_bytes(),
+    };
+    switch (hr_dev_host_open(&host, &c->dev)) {
+    case HR_DEV_OK:
+        break;
+    case HR_DEV_NO_ARENA:
+        return hr_fail(error, HR_E_SYSTEM,
+                       "mmap of %llu bytes for the K/V arena: %s (options.device_bytes sets it)",
+                       (unsigned long long)host.arena_bytes, strerror(errno));
+    case HR_DEV_NO_THREADS:
+        return hr_fail(error, HR_E_SYSTEM,
+                       "one of %d threads could not be started: %s (options.threads sets it)",
+                       host.threads, strerror(errno));
+    case HR_DEV_NO_MEMORY:
+        return hr_fail(error, HR_E_NO_MEMORY,
+                       "no memory for the host device: %d threads with %zu bytes of scratch each",
+                       host.threads, host.scratch_bytes);
+    }
+    if (!hr_extents_init(&c->extents, &c->alloc, (int64_t)(host.arena_bytes / HR_EXTENT_BYTES)))
+        return hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %llu extents",
+                       (unsigned long long)(host.arena_bytes / HR_EXTENT_BYTES));
+    return HR_OK;
+}
+
+hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_context **context)
+{
+    static const hr_options defaults = {.struct_size = sizeof(hr_options)};
+    const hr_options *o = options ? options : &defaults;
+    enum hr_caps caps;
+    struct hr_alloc alloc;
+    error->log = o->log;
+    error->log_user = o->log_user;
+    hr_status status = check_options(o, error);
+    if (status == HR_OK)
+        status = choose_caps(o, error, &caps);
+    if (status != HR_OK)
+        return status;
+    hr_alloc_init(&alloc, o->allocator);
+    hr_context *c = hr_alloc_zero(&alloc, sizeof(*c));
+    if (!c)
+        return hr_fail(error, HR_E_NO_MEMORY, "no memory for the context (%zu bytes)", sizeof(*c));
+    c->alloc = alloc;
+    c->error = (struct hr_error){.log = o->log, .log_user = o->log_user};
+    c->kernels = hr_kernels_select(caps);
+    c->wave_blocks = o->debug_wave_blocks;
+    status = open_device(c, o, error);
+    if (status != HR_OK) {
+        hr_context_close(c);
+        return status;
+    }
+    hr_log(&c->error, HR_LOG_INFO, "host device: kernel %s, %d threads, K/V budget %llu bytes",
+           c->kernels->name, c->dev->threads, (unsigned long long)c->dev->arena_bytes);
+    *context = c;
+    return HR_OK;
+}
+
+void hr_context_close(hr_context *c)
+{
+    struct hr_alloc alloc;
+    hr_extents_close(&c->extents, &c->alloc);
+    if (c->dev)
+        c->dev->ops->close(c->dev);
+    alloc = c->alloc;
+    hr_alloc_put(&alloc, c, sizeof(*c));
+}
+
+void hr_context_fill_stats(const hr_context *c, hr_stats *stats)
+{
+    *stats = (hr_stats){
+        .struct_size = stats->struct_size,
+        .threads = c->dev->threads,
+        .kv_bytes_total = c->dev->arena_bytes,
+        .kv_bytes_used = c->kv_bytes_used,
+        .kv_bytes_peak = c->kv_bytes_peak,
+        .host_bytes_used = c->alloc.bytes_used,
+        .host_allocs = c->alloc.calls,
+        .steps_committed = c->steps_committed,
+        .steps_aborted = c->steps_aborted,
+        .tokens_appended = c->tokens_appended,
+        .attend_ns = c->attend_ns,
+    };
+}

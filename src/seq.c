@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/seq.h"
+
+#include <string.h>
+
+hr_status hr_seq_make(hr_cache *cache, hr_seq **out)
+{
+    hr_context *c = cache->context;
+    hr_seq *seq = hr_alloc_zero(&c->alloc, sizeof(*seq));
+    if (!seq)
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a sequence");
+    seq->cache = cache;
+    cache->users++;
+    *out = seq;
+    return HR_OK;
+}
+
+static size_t table_bytes(const hr_seq *seq, int64_t capacity)
+{
+    return (size_t)seq->cache->n_layers * (size_t)capacity * sizeof(uint32_t);
+}
+
+void hr_seq_free(hr_seq *seq)
+{
+    hr_cache *cache = seq->cache;
+    struct hr_alloc *alloc = &cache->context->alloc;
+    hr_seq_give_blocks(seq, 0, hr_blocks_of(seq->length));
+    hr_alloc_put(alloc, seq->table, table_bytes(seq, seq->capacity));
+    hr_alloc_put(alloc, seq, sizeof(*seq));
+    cache->users--;
+}
+
+hr_status hr_seq_reserve(hr_seq *seq, int64_t blocks)
+{
+    hr_context *c = seq->cache->context;
+    int64_t have = hr_blocks_of(seq->length);
+    int64_t capacity = seq->capacity ? seq->capacity : 16;
+    if (blocks <= seq->capacity)
+        return HR_OK;
+    while (capacity < blocks)
+        capacity *= 2;
+    uint32_t *table = hr_alloc_get(&c->alloc, table_bytes(seq, capacity));
+    if (!table)
+        return hr_fail(&c->error, HR_E_NO_MEMORY,
+                       "no memory for a table of %lld blocks x %d layers", (long long)capacity,
+                       seq->cache->n_layers);
+    for (int32_t l = 0; l < seq->cache->n_layers && have > 0; l++)
+        memcpy(table + l * capacity, hr_seq_blocks(seq, l), (size_t)have * sizeof(*table));
+    hr_alloc_put(&c->alloc, seq->table, table_bytes(seq, seq->capacity));
+    seq->table = table;
+    seq->capacity = capacity;
+    return HR_OK;
+}
+
+void hr_seq_give_blocks(hr_seq *seq, int64_t keep, int64_t have)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers; l++)
+        for (int64_t b = keep; b < have; b++)
+            hr_cache_give(seq->cache, l, hr_seq_blocks(seq, l)[b]);
+}
+
+hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child)
+{
+    hr_cache *cache = parent->cache;
+    int64_t blocks = hr_blocks_of(length);
+    hr_seq *seq = NULL;
+    hr_status status = hr_seq_make(cache, &seq);
+    if (status == HR_OK) {
+        status = hr_seq_reserve(seq, blocks);
+        if (status != HR_OK)
+            hr_seq_free(seq);
+    }
+    if (status != HR_OK)
+        return status;
+    for (int32_t l = 0; l < cache->n_layers; l++)
+        for (int64_t b = 0; b < blocks; b++) {
+            uint32_t block = hr_seq_blocks(parent, l)[b];
+            hr_slab_share(hr_cache_slab(cache, l), block);
+            hr_seq_blocks(seq, l)[b] = block;
+        }
+    seq->length = length;
+    seq->foreign_tail = length % HR_BLOCK_TOKENS != 0;
+    *child = seq;
+    return HR_OK;
+}
+
+void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
+{
+    struct hr_dev *dev = seq->cache->context->dev;
+    if (from >= to)
+        return;
+    for (int32_t l = 0; l < seq->cache->n_layers; l++) {
+        const struct hr_geom *g = hr_cache_geom(seq->cache, l);
+        const struct hr_pool_view *view = &hr_cache_slab(seq->cache, l)->view;
+        size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
+        for (int32_t h = 0; h < g->kv_heads; h++) {
+            unsigned char *page = hr_page_addr(g, view, hr_seq_blocks(seq, l)[index], h);
+            unsigned char *values = page + hr_page_bytes(g) / 2;
+            dev->ops->zero(dev, values + (size_t)from * row_bytes, (size_t)(to - from) * row_bytes);
+        }
+    }
+}
+
+/* Whether any layer shares block `index` with another sequence. */
+static bool is_shared(const hr_seq *seq, int64_t index)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers; l++)
+        if (hr_cache_slab(seq->cache, l)->refs[hr_seq_blocks(seq, l)[index]] > 1)
+            return true;
+    return false;
+}
+
+void hr_seq_cut(hr_seq *seq, int64_t length)
+{
+    int64_t old = seq->length, last = length / HR_BLOCK_TOKENS, fill = length % HR_BLOCK_TOKENS;
+    if (length == old)
+        return;
+    hr_seq_give_blocks(seq, hr_blocks_of(length), hr_blocks_of(old));
+    seq->length = length;
+    bool same_block = fill > 0 && old <= (last + 1) * HR_BLOCK_TOKENS;
+    if (fill == 0) {
+        seq->foreign_tail = false;
+    } else if (is_shared(seq, last)) {
+        seq->foreign_tail = true;
+    } else if (!same_block || !seq->foreign_tail) {
+        int64_t end = same_block ? old - last * HR_BLOCK_TOKENS : HR_BLOCK_TOKENS;
+        hr_seq_zero_values(seq, last, fill, end);
+        seq->foreign_tail = false;
+    }
+}

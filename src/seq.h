@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A sequence: its length and, per layer, the ids of its blocks. */
+#ifndef HR_SEQ_H
+#define HR_SEQ_H
+
+#include "src/cache.h"
+
+struct hr_seq {
+    hr_cache *cache;
+    hr_step *step;    /* the open step that holds it, or NULL */
+    int64_t length;   /* committed tokens */
+    uint32_t *table;  /* [n_layers][capacity] block ids, oldest first */
+    int64_t capacity; /* blocks per layer that the table has room for */
+    /* The last block may hold rows of another sequence past `length` (a fork or truncate inside a
+     * shared block): copy it before appending, even when the other owner is gone. */
+    bool foreign_tail;
+};
+
+hr_status hr_seq_make(hr_cache *cache, hr_seq **seq);
+void hr_seq_free(hr_seq *seq);
+hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child);
+void hr_seq_cut(hr_seq *seq, int64_t length);
+
+/* Makes room for `blocks` per layer. */
+hr_status hr_seq_reserve(hr_seq *seq, int64_t blocks);
+
+/* Gives back the blocks [keep, have) of every layer. */
+void hr_seq_give_blocks(hr_seq *seq, int64_t keep, int64_t have);
+
+/* Zeroes V rows [from, to) of block `index` in all layers: rows that no token owns must be finite,
+ * since 0 * NaN is NaN. */
+void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to);
+
+static inline uint32_t *hr_seq_blocks(const hr_seq *seq, int32_t layer)
+{
+    return seq->table ? seq->table + (int64_t)layer * seq->capacity : NULL;
+}
+
+/* Whether an append must first copy the last block of `layer`. */
+static inline bool hr_seq_must_copy(const hr_seq *seq, int32_t layer)
+{
+    if (seq->length % HR_BLOCK_TOKENS == 0)
+        return false;
+    uint32_t last = hr_seq_blocks(seq, layer)[seq->length / HR_BLOCK_TOKENS];
+    return seq->foreign_tail || hr_cache_slab(seq->cache, layer)->refs[last] > 1;
+}
+
+#endif

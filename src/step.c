@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/step.h"
+
+#include <string.h>
+
+#include "src/request.h"
+
+static hr_status no_memory(hr_context *c, const char *what)
+{
+    return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %s", what);
+}
+
+/* Every array that the limits size, in one list, so that making and freeing cannot differ. */
+struct part {
+    void **array;
+    size_t bytes;
+};
+
+enum { PARTS = 10, SEQS_MAX = 1 << 20 };
+
+static void list_parts(hr_step *step, struct part parts[PARTS])
+{
+    size_t seqs = (size_t)step->limits.seqs, layers = (size_t)step->cache->n_layers;
+    size_t classes = (size_t)step->cache->n_classes;
+    struct part list[PARTS] = {
+        {(void **)&step->seqs, seqs * sizeof(*step->seqs)},
+        {(void **)&step->shapes, seqs * sizeof(*step->shapes)},
+        {(void **)&step->order, seqs * sizeof(*step->order)},
+        {(void **)&step->views, seqs * sizeof(*step->views)},
+        {(void **)&step->first_item, (seqs + 1) * sizeof(*step->first_item)},
+        {(void **)&step->copy_from, seqs * sizeof(*step->copy_from)},
+        {(void **)&step->replaced, seqs * layers * sizeof(*step->replaced)},
+        {(void **)&step->appended, layers * sizeof(*step->appended)},
+        {(void **)&step->attended, layers * sizeof(*step->attended)},
+        {(void **)&step->plans, classes * sizeof(*step->plans)},
+    };
+    memcpy(parts, list, sizeof(list));
+}
+
+hr_status hr_step_make(hr_cache *cache, const hr_step_limits *limits, hr_step **out)
+{
+    hr_context *c = cache->context;
+    struct part parts[PARTS];
+    bool ok = true;
+    if (limits->seqs < 1 || limits->seqs > SEQS_MAX || limits->new_tokens < 0 ||
+        limits->query_tokens < 0)
+        return hr_fail(&c->error, HR_E_INVALID,
+                       "limits: seqs %d, new_tokens %lld, query_tokens %lld; seqs must be 1 to %d, "
+                       "the others >= 0",
+                       limits->seqs, (long long)limits->new_tokens, (long long)limits->query_tokens,
+                       SEQS_MAX);
+    hr_step *step = hr_alloc_zero(&c->alloc, sizeof(*step));
+    if (!step)
+        return no_memory(c, "a step");
+    step->cache = cache;
+    step->limits = *limits;
+    cache->users++;
+    list_parts(step, parts);
+    for (int i = 0; i < PARTS; i++) {
+        *parts[i].array = hr_alloc_zero(&c->alloc, parts[i].bytes);
+        ok = ok && *parts[i].array;
+    }
+    if (!ok) {
+        hr_step_free(step);
+        return no_memory(c, "the arrays of a step");
+    }
+    *out = step;
+    return HR_OK;
+}
+
+void hr_step_free(hr_step *step)
+{
+    hr_cache *cache = step->cache;
+    struct hr_alloc *alloc = &cache->context->alloc;
+    struct part parts[PARTS];
+    for (int32_t i = 0; step->plans && i < cache->n_classes; i++)
+        hr_plan_free(&step->plans[i], alloc);
+    list_parts(step, parts);
+    for (int i = 0; i < PARTS; i++)
+        hr_alloc_put(alloc, *parts[i].array, parts[i].bytes);
+    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
+    hr_alloc_put(alloc, step, sizeof(*step));
+    cache->users--;
+}
+
+/* Plans every class of layers and makes room for the largest workspace. */
+static hr_status plan_classes(hr_step *step)
+{
+    hr_cache *cache = step->cache;
+    hr_context *c = cache->context;
+    size_t floats = 0;
+    for (int32_t i = 0; i < cache->n_classes; i++) {
+        struct hr_plan *plan = &step->plans[i];
+        struct hr_plan_input input = {
+            .kernels = cache->kernels,
+            .geom = &cache->classes[i].geom,
+            .shapes = step->shapes,
+            .order = step->order,
+            .n_seqs = step->n_seqs,
+            .wave_blocks = c->wave_blocks,
+        };
+        if (!hr_plan_make(plan, &input, &c->alloc))
+            return no_memory(c, "the plan of a step");
+        if ((size_t)(plan->carry_floats + plan->partial_floats) > floats)
+            floats = (size_t)(plan->carry_floats + plan->partial_floats);
+    }
+    if (floats <= step->state_floats)
+        return HR_OK;
+    hr_alloc_put(&c->alloc, step->state, step->state_floats * sizeof(float));
+    step->state = hr_alloc_get(&c->alloc, floats * sizeof(float));
+    step->state_floats = step->state ? floats : 0;
+    return step->state ? HR_OK : no_memory(c, "the workspace of a step");
+}
+
+static uint32_t *replaced_of(const hr_step *step, int32_t i, int32_t layer)
+{
+    return &step->replaced[(int64_t)i * step->cache->n_layers + layer];
+}
+
+/* Gives sequence i what one layer needs: its own copy of a shared last block, then new blocks.
+ * False: the budget is used up; what was taken is recorded in `replaced` and *taken. */
+static bool reserve_layer(hr_step *step, int32_t i, int32_t layer, int64_t *taken)
+{
+    hr_seq *seq = step->seqs[i];
+    uint32_t *blocks = hr_seq_blocks(seq, layer);
+    int64_t have = hr_blocks_of(seq->length), want = hr_blocks_of(step->views[i].n_kv);
+    *taken = have;
+    if (hr_step_new(step, i) > 0 && hr_seq_must_copy(seq, layer)) {
+        uint32_t copy;
+        if (hr_cache_take(step->cache, layer, &copy, 1) == 0)
+            return false;
+        *replaced_of(step, i, layer) = blocks[have - 1];
+        blocks[have - 1] = copy;
+    }
+    if (want > have)
+        *taken += hr_cache_take(step->cache, layer, blocks + have, want - have);
+    return *taken == want;
+}
+
+/* Undoes reserve_layer. */
+static void release_layer(hr_step *step, int32_t i, int32_t layer, int64_t taken)
+{
+    hr_seq *seq = step->seqs[i];
+    uint32_t *blocks = hr_seq_blocks(seq, layer), *old = replaced_of(step, i, layer);
+    int64_t have = hr_blocks_of(seq->length);
+    for (int64_t b = taken; b-- > have;)
+        hr_cache_give(step->cache, layer, blocks[b]);
+    if (*old != HR_BLOCK_NONE) {
+        hr_cache_give(step->cache, layer, blocks[have - 1]);
+        blocks[have - 1] = *old;
+        *old = HR_BLOCK_NONE;
+    }
+}
+
+static hr_status budget_error(const hr_step *step, int32_t i, int32_t layer)
+{
+    const hr_context *c = step->cache->context;
+    return hr_fail(&step->cache->context->error, HR_E_BUDGET,
+                   "sequence %d of the batch needs %lld tokens: no block is left for layer %d; "
+                   "%llu of %llu bytes of K/V are used, in %lld of %lld extents; a block takes "
+                   "%llu",
+                   i, (long long)step->views[i].n_kv, layer, (unsigned long long)c->kv_bytes_used,
+                   (unsigned long long)c->dev->arena_bytes, (long long)c->extents.used_count,
+                   (long long)c->extents.count,
+                   (unsigned long long)hr_cache_slab(step->cache, layer)->view.block_bytes);
+}
+
+/* All blocks of the step, or none. */
+static hr_status reserve_blocks(hr_step *step)
+{
+    int32_t layers = step->cache->n_layers;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        hr_status status = hr_seq_reserve(step->seqs[i], hr_blocks_of(step->views[i].n_kv));
+        if (status != HR_OK)
+            return status;
+        memset(replaced_of(step, i, 0), 0xff, (size_t)layers * sizeof(*step->replaced));
+    }
+    for (int32_t i = 0; i < step->n_seqs; i++)
+        for (int32_t l = 0; l < layers; l++) {
+            int64_t taken;
+            if (reserve_layer(step, i, l, &taken))
+                continue;
+            hr_status status = budget_error(step, i, l);
+            release_layer(step, i, l, taken);
+            while (i > 0 || l > 0) {
+                i = l > 0 ? i : i - 1;
+                l = l > 0 ? l - 1 : layers - 1;
+                release_layer(step, i, l, hr_blocks_of(step->views[i].n_kv));
+            }
+            return status;
+        }
+    return HR_OK;
+}
+
+hr_status hr_step_open(hr_step *step, const hr_batch *batch)
+{
+    hr_status status = hr_request_take(step, batch);
+    if (status != HR_OK)
+        return status;
+    status = plan_classes(step);
+    if (status == HR_OK)
+        status = reserve_blocks(step);
+    if (status != HR_OK) {
+        hr_request_drop(step);
+        return status;
+    }
+    memset(step->appended, 0, (size_t)step->cache->n_layers * sizeof(*step->appended));
+    memset(step->attended, 0, (size_t)step->cache->n_layers * sizeof(*step->attended));
+    step->open = true;
+    return HR_OK;
+}
+
+static bool any_appended(const hr_step *step)
+{
+    for (int32_t l = 0; l < step->cache->n_layers; l++)
+        if (step->appended[l])
+            return true;
+    return false;
+}
+
+/* The sequence keeps nothing: its blocks are as before begin. */
+static void undo_seq(hr_step *step, int32_t i)
+{
+    hr_seq *seq = step->seqs[i];
+    int64_t n_kv = step->views[i].n_kv, fill = seq->length % HR_BLOCK_TOKENS;
+    int64_t last = seq->length / HR_BLOCK_TOKENS;
+    bool copied = *replaced_of(step, i, 0) != HR_BLOCK_NONE;
+    for (int32_t l = 0; l < step->cache->n_layers; l++)
+        release_layer(step, i, l, hr_blocks_of(n_kv));
+    if (fill > 0 && n_kv > seq->length && !copied && any_appended(step)) {
+        int64_t end = n_kv - last * HR_BLOCK_TOKENS;
+        hr_seq_zero_values(seq, last, fill, end < HR_BLOCK_TOKENS ? end : HR_BLOCK_TOKENS);
+    }
+}
+
+/* The sequence keeps its first `kept` > 0 new tokens. */
+static void keep_seq(hr_step *step, int32_t i, int64_t kept)
+{
+    hr_seq *seq = step->seqs[i];
+    for (int32_t l = 0; l < step->cache->n_layers; l++) {
+        uint32_t *old = replaced_of(step, i, l);
+        if (*old != HR_BLOCK_NONE)
+            hr_cache_give(step->cache, l, *old);
+        *old = HR_BLOCK_NONE;
+    }
+    seq->foreign_tail = false;
+    int64_t length = seq->length + kept;
+    seq->length = step->views[i].n_kv;
+    hr_seq_cut(seq, length);
+}
+
+static hr_status check_kept(const hr_step *step, const int64_t *kept)
+{
+    struct hr_error *error = &step->cache->context->error;
+    for (int32_t i = 0; kept && i < step->n_seqs; i++)
+        if (kept[i] < 0 || kept[i] > hr_step_new(step, i))
+            return hr_fail(error, HR_E_INVALID,
+                           "args.kept[%d] is %lld; the sequence has %lld new tokens", i,
+                           (long long)kept[i], (long long)hr_step_new(step, i));
+    for (int32_t l = 0; step->new_tokens > 0 && l < step->cache->n_layers; l++)
+        if (!step->appended[l])
+            return hr_fail(error, HR_E_STATE,
+                           "layer %d was not appended; the batch has %lld new tokens", l,
+                           (long long)step->new_tokens);
+    return HR_OK;
+}
+
+hr_status hr_step_close(hr_step *step, const int64_t *kept)
+{
+    hr_context *c = step->cache->context;
+    hr_status status = check_kept(step, kept);
+    if (status != HR_OK)
+        return status;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        int64_t keep = kept ? kept[i] : hr_step_new(step, i);
+        if (keep > 0)
+            keep_seq(step, i, keep);
+        else
+            undo_seq(step, i);
+        c->tokens_appended += (uint64_t)keep;
+    }
+    hr_request_drop(step);
+    step->open = false;
+    c->steps_committed++;
+    return HR_OK;
+}
+
+void hr_step_undo(hr_step *step)
+{
+    for (int32_t i = 0; i < step->n_seqs; i++)
+        undo_seq(step, i);
+    hr_request_drop(step);
+    step->open = false;
+    step->cache->context->steps_aborted++;
+}

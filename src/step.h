@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step: begin reserves and plans, append and attend run layer by layer, commit or abort ends. */
+#ifndef HR_STEP_H
+#define HR_STEP_H
+
+#include "src/plan.h"
+#include "src/seq.h"
+
+struct hr_step {
+    hr_cache *cache;
+    hr_step_limits limits;
+    bool open;
+    int32_t n_seqs;
+    int64_t new_tokens;
+    int64_t query_tokens;
+    /* [limits.seqs] */
+    hr_seq **seqs;
+    struct hr_shape *shapes;
+    struct hr_plan_order *order;
+    struct hr_seq_view *views;
+    int64_t *first_item; /* and one more: prefix counts of the blocks that an append touches */
+    uint32_t *copy_from; /* of the layer being appended */
+    uint32_t *replaced;  /* [limits.seqs][n_layers] shared last block that a copy stands in for */
+    /* [n_layers] */
+    bool *appended;
+    bool *attended;
+    /* [classes of the cache] */
+    struct hr_plan *plans;
+    float *state; /* carries and partials of one attend */
+    size_t state_floats;
+};
+
+hr_status hr_step_make(hr_cache *cache, const hr_step_limits *limits, hr_step **step);
+void hr_step_free(hr_step *step);
+hr_status hr_step_open(hr_step *step, const hr_batch *batch);
+hr_status hr_step_close(hr_step *step, const int64_t *kept);
+void hr_step_undo(hr_step *step);
+
+static inline int64_t hr_step_new(const hr_step *step, int32_t i)
+{
+    return step->views[i].n_new;
+}
+
+#endif
