@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/model_run.h"
+#include "tools/gemm_weight.h"
+#include "tools/model_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct model_run {
+    const struct model *model;
+    struct gemm *gemm;
+    hr_context *context;
+    hr_cache *cache;
+    hr_step *step;
+    struct model_rows rows;
+    int64_t rows_max, rows_min;
+    struct model_run_times times;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Turns a failed call into a sentence. */
+static bool check(const struct model_run *run, hr_status status, const char *call, char *error)
+{
+    if (status == HR_OK)
+        return true;
+    const char *text = hr_error_text(run->context);
+    snprintf(error, GGUF_ERROR_BYTES, "%s: %s; %s", call, *text ? text : hr_status_text(status),
+             hr_status_todo(status));
+    return false;
+}
+
+static bool open_cache(struct model_run *run, const struct model_run_options *options, char *error)
+{
+    const struct model_dims *d = &run->model->dims;
+    hr_options open = {.struct_size = sizeof(open), .threads = options->threads};
+    open.debug_wave_blocks = options->wave_blocks;
+    if (!check(run, hr_open(&open, &run->context), "hr_open", error))
+        return false;
+    hr_layer_options *layers = calloc((size_t)d->layers, sizeof(*layers));
+    for (int i = 0; layers && i < d->layers; i++)
+        layers[i] = (hr_layer_options){.q_heads = d->q_heads,
+                                       .kv_heads = d->kv_heads,
+                                       .dim_k = d->head,
+                                       .dtype = options->kv_dtype};
+    hr_cache_options cache = {.struct_size = sizeof(cache), .layer_size = sizeof(*layers)};
+    cache.layers = layers;
+    cache.n_layers = d->layers;
+    hr_step_limits limits = {.struct_size = sizeof(limits), .seqs = options->seqs};
+    limits.new_tokens = limits.query_tokens = options->rows;
+    hr_layer_info info = {.struct_size = sizeof(info)};
+    bool ok =
+        check(run, hr_cache_create(run->context, &cache, &run->cache), "hr_cache_create", error) &&
+        check(run, hr_cache_layer_info(run->cache, 0, &info), "hr_cache_layer_info", error) &&
+        check(run, hr_step_create(run->cache, &limits, &run->step), "hr_step_create", error);
+    run->rows_min = info.tile_tokens_min;
+    free(layers);
+    return ok;
+}
+
+struct model_run *model_run_create(const struct model *model, struct gemm *gemm,
+                                   const struct model_run_options *options, char *error)
+{
+    struct model_run *run = calloc(1, sizeof(*run));
+    if (!run) {
+        snprintf(error, GGUF_ERROR_BYTES, "out of memory");
+        return NULL;
+    }
+    *run = (struct model_run){.model = model, .gemm = gemm, .rows_max = options->rows};
+    if (model_rows_create(&run->rows, model, gemm, options->rows, error) &&
+        open_cache(run, options, error))
+        return run;
+    model_run_destroy(run);
+    return NULL;
+}
+
+void model_run_destroy(struct model_run *run)
+{
+    if (!run)
+        return;
+    if (run->step)
+        hr_step_destroy(&run->step);
+    if (run->cache)
+        hr_cache_destroy(&run->cache);
+    hr_close(&run->context);
+    model_rows_destroy(&run->rows);
+    free(run);
+}
+
+hr_seq *model_run_seq(struct model_run *run, char *error)
+{
+    hr_seq *seq = NULL;
+    return check(run, hr_seq_create(run->cache, &seq), "hr_seq_create", error) ? seq : NULL;
+}
+
+hr_seq *model_run_fork(struct model_run *run, hr_seq *parent, char *error)
+{
+    hr_seq *seq = NULL;
+    hr_status status = hr_seq_fork(parent, hr_seq_length(parent), &seq);
+    return check(run, status, "hr_seq_fork", error) ? seq : NULL;
+}
+
+static void product(struct model_run *run, const float *x, int64_t x_stride,
+                    const struct gemm_part *parts, int n_parts)
+{
+    int64_t start = now_ns();
+    gemm_run(run->gemm, x, x_stride, run->rows.n, parts, n_parts);
+    run->times.gemm_ns += now_ns() - start;
+}
+
+static bool attention(struct model_run *run, int layer, char *error)
+{
+    const struct model_rows *r = &run->rows;
+    const int64_t head = run->model->dims.head;
+    hr_append_args append = {.struct_size = sizeof(append), .dtype = HR_FP32};
+    append.k = r->k;
+    append.v = r->v;
+    append.k_stride_token = append.v_stride_token = r->qkv_stride;
+    append.k_stride_head = append.v_stride_head = head;
+    hr_attend_args attend = {.struct_size = sizeof(attend), .mask = HR_MASK_CAUSAL};
+    attend.q_dtype = attend.out_dtype = HR_FP32;
+    attend.q = r->q;
+    attend.out = r->attended;
+    attend.q_stride_token = r->qkv_stride;
+    attend.out_stride_token = r->attended_stride;
+    attend.q_stride_head = attend.out_stride_head = head;
+    int64_t start = now_ns();
+    if (!check(run, hr_step_append(run->step, layer, &append), "hr_step_append", error))
+        return false;
+    int64_t middle = now_ns();
+    if (!check(run, hr_step_attend(run->step, layer, &attend), "hr_step_attend", error))
+        return false;
+    run->times.append_ns += middle - start;
+    run->times.attend_ns += now_ns() - middle;
+    return true;
+}
+
+static bool layer(struct model_run *run, int index, char *error)
+{
+    struct model_rows *r = &run->rows;
+    const struct model_layer *l = &run->model->layers[index];
+    const struct gemm_part qkv[] = {
+        {l->q, r->q, r->qkv_stride}, {l->k, r->k, r->qkv_stride}, {l->v, r->v, r->qkv_stride}};
+    const struct gemm_part out[] = {{l->o, r->delta, r->delta_stride}};
+    const struct gemm_part gate_up[] = {{l->gate, r->gate, r->ffn_stride},
+                                        {l->up, r->up, r->ffn_stride}};
+    const struct gemm_part down[] = {{l->down, r->delta, r->delta_stride}};
+    model_rows_norm(r, l->attn_norm, index > 0);
+    product(run, r->normed, r->width, qkv, 3);
+    model_rows_rope(r, l);
+    if (!attention(run, index, error))
+        return false;
+    product(run, r->attended, r->attended_stride, out, 1);
+    model_rows_norm(r, l->ffn_norm, true);
+    product(run, r->normed, r->width, gate_up, 2);
+    model_rows_silu(r);
+    product(run, r->gate, r->ffn_stride, down, 1);
+    return true;
+}
+
+bool model_run_step(struct model_run *run, hr_seq *const *seqs, const int64_t *n, int32_t n_seqs,
+                    const int32_t *tokens, char *error)
+{
+    struct model_rows *r = &run->rows;
+    r->n = 0;
+    for (int32_t i = 0; i < n_seqs; i++)
+        for (int64_t j = 0; j < n[i]; j++)
+            r->positions[r->n++] = hr_seq_length(seqs[i]) + j;
+    model_rows_embed(r, tokens);
+    hr_batch batch = {.struct_size = sizeof(batch), .n_seqs = n_seqs, .seqs = seqs, .n_new = n};
+    if (!check(run, hr_step_begin(run->step, &batch), "hr_step_begin", error))
+        return false;
+    bool ok = true;
+    for (int i = 0; ok && i < run->model->dims.layers; i++)
+        ok = layer(run, i, error);
+    if (!ok) {
+        hr_step_abort(run->step);
+        return false;
+    }
+    model_rows_norm(r, run->model->out_norm, true);
+    return check(run, hr_step_commit(run->step, NULL), "hr_step_commit", error);
+}
+
+void model_run_logits(struct model_run *run, int64_t first, int64_t rows, float *out)
+{
+    const struct model_rows *r = &run->rows;
+    struct gemm_part part = {run->model->head, out, gemm_stride(run->model->dims.vocab)};
+    int64_t start = now_ns();
+    gemm_run(run->gemm, r->normed + first * r->width, r->width, rows, &part, 1);
+    run->times.gemm_ns += now_ns() - start;
+}
+
+struct model_run_times model_run_times(const struct model_run *run)
+{
+    return run->times;
+}
+
+hr_context *model_run_context(const struct model_run *run)
+{
+    return run->context;
+}
+
+int64_t model_run_rows_min(const struct model_run *run)
+{
+    return run->rows_min;
+}
