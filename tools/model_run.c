@@ -106,11 +106,11 @@ hr_seq *model_run_fork(struct model_run *run, hr_seq *parent, char *error)
     return check(run, status, "hr_seq_fork", error) ? seq : NULL;
 }
 
-static void product(struct model_run *run, const float *x, int64_t x_stride,
+static void product(struct model_run *run, const float *x, int64_t x_stride, int64_t rows,
                     const struct gemm_part *parts, int n_parts)
 {
     int64_t start = now_ns();
-    gemm_run(run->gemm, x, x_stride, run->rows.n, parts, n_parts);
+    gemm_run(run->gemm, x, x_stride, rows, parts, n_parts);
     run->times.gemm_ns += now_ns() - start;
 }
 
@@ -152,15 +152,15 @@ static bool layer(struct model_run *run, int index, char *error)
                                         {l->up, r->up, r->ffn_stride}};
     const struct gemm_part down[] = {{l->down, r->delta, r->delta_stride}};
     model_rows_norm(r, l->attn_norm, index > 0);
-    product(run, r->normed, r->width, qkv, 3);
+    product(run, r->normed, r->width, r->n, qkv, 3);
     model_rows_rope(r, l);
     if (!attention(run, index, error))
         return false;
-    product(run, r->attended, r->attended_stride, out, 1);
+    product(run, r->attended, r->attended_stride, r->n, out, 1);
     model_rows_norm(r, l->ffn_norm, true);
-    product(run, r->normed, r->width, gate_up, 2);
+    product(run, r->normed, r->width, r->n, gate_up, 2);
     model_rows_silu(r);
-    product(run, r->gate, r->ffn_stride, down, 1);
+    product(run, r->gate, r->ffn_stride, r->n, down, 1);
     return true;
 }
 
@@ -191,9 +191,7 @@ void model_run_logits(struct model_run *run, int64_t first, int64_t rows, float 
 {
     const struct model_rows *r = &run->rows;
     struct gemm_part part = {run->model->head, out, gemm_stride(run->model->dims.vocab)};
-    int64_t start = now_ns();
-    gemm_run(run->gemm, r->normed + first * r->width, r->width, rows, &part, 1);
-    run->times.gemm_ns += now_ns() - start;
+    product(run, r->normed + first * r->width, r->width, rows, &part, 1);
 }
 
 struct model_run_times model_run_times(const struct model_run *run)

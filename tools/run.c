@@ -76,6 +76,15 @@ static FILE *open_output(struct run *run, const char *path)
     return out;
 }
 
+bool run_close_output(struct run *run, FILE **file, const char *path, const char *advice)
+{
+    FILE *out = *file;
+    *file = NULL;
+    bool failed = ferror(out);
+    failed = fclose(out) != 0 || failed;
+    return !failed || run_fail(run, "%.300s: write failed: %s%s", path, strerror(errno), advice);
+}
+
 /* The threads that the library takes by default: it knows about cgroups. */
 static int default_threads(void)
 {
@@ -141,9 +150,7 @@ static bool dump_tokens(struct run *run)
         return false;
     for (size_t i = 0; i < run->document.n; i++)
         fprintf(out, "%" PRId32 "\n", run->document.ids[i]);
-    bool failed = ferror(out);
-    failed = fclose(out) != 0 || failed;
-    return !failed || run_fail(run, "%.300s: write failed: %s", path, strerror(errno));
+    return run_close_output(run, &out, path, "");
 }
 
 static int64_t longest_branch(const struct run *run)
@@ -206,14 +213,8 @@ static bool prepare(struct run *run)
 
 static bool close_dump(struct run *run)
 {
-    FILE *out = run->logits_dump;
-    run->logits_dump = NULL;
-    if (!out)
-        return true;
-    bool failed = ferror(out);
-    failed = fclose(out) != 0 || failed;
-    return !failed ||
-           run_fail(run, "%.300s: write failed: %s", run->options.dump_logits, strerror(errno));
+    return !run->logits_dump ||
+           run_close_output(run, &run->logits_dump, run->options.dump_logits, "");
 }
 
 static bool report(struct run *run)

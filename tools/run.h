@@ -74,6 +74,10 @@ enum { RUN_LOGIT_ROWS = 120, RUN_BATCH = 48 };
 /* Parses the arguments behind "run". False: *status is the exit status, the rest is said. */
 bool run_options_parse(int argc, char **argv, struct run_options *options, int *status);
 void run_options_free(struct run_options *options);
+
+/* Names of the K/V types, by hr_dtype. */
+extern const char *const run_kv_names[3];
+
 void run_usage(FILE *out);
 
 /* Appends `n` tokens to a sequence chunk by chunk; after each, `each` (may be NULL) sees the states
@@ -99,6 +103,10 @@ void run_progress(struct run *run, const char *what, int64_t start_ns, int64_t d
 
 bool run_fail(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t run_now_ns(void);
+
+/* Closes an output and sets *file to NULL. False, with a sentence that ends in `advice`, unless all
+ * of it was written. */
+bool run_close_output(struct run *run, FILE **file, const char *path, const char *advice);
 int32_t run_argmax(const struct run *run, const float *logits);
 
 int hr_tool_run(int argc, char **argv);

@@ -34,6 +34,8 @@ static const char usage_text[] =
     "\n"
     "HEADRACE_CAPS=portable|avx2|avx512bf16 forces the attention kernels' level.\n";
 
+const char *const run_kv_names[] = {[HR_BF16] = "bf16", [HR_FP16] = "fp16", [HR_FP32] = "fp32"};
+
 enum option_id {
     OPT_MODEL = 256,
     OPT_TEXT,
@@ -99,9 +101,8 @@ static bool number(const char *name, const char *text, int64_t low, int64_t high
 
 static bool kv_dtype(const char *text, hr_dtype *dtype)
 {
-    static const char *const names[] = {[HR_BF16] = "bf16", [HR_FP16] = "fp16", [HR_FP32] = "fp32"};
     for (int i = 0; i < 3; i++)
-        if (strcmp(text, names[i]) == 0) {
+        if (strcmp(text, run_kv_names[i]) == 0) {
             *dtype = (hr_dtype)i;
             return true;
         }

@@ -2,14 +2,12 @@
 #include "tools/json.h"
 #include "tools/run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-static const char *const kv_names[] = {[HR_BF16] = "bf16", [HR_FP16] = "fp16", [HR_FP32] = "fp32"};
 static const char *const kind_names[] = {
     [RUN_CONTINUE] = "continue", [RUN_PROMPT] = "prompt", [RUN_ASK] = "ask"};
 
@@ -87,7 +85,7 @@ static void json_what(struct json *json, const struct run *run)
     json_number(json, "perplexity", perplexity(run));
     json_text(json, "logits_hash", run->document.n ? hash : NULL);
     json_text(json, "kernel", hr_context_kernel(model_run_context(run->forward)));
-    json_text(json, "kv_dtype", kv_names[o->kv_dtype]);
+    json_text(json, "kv_dtype", run_kv_names[o->kv_dtype]);
     json_int(json, "threads", o->threads);
     json_int(json, "chunk", o->chunk);
 }
@@ -127,12 +125,9 @@ bool run_report_json(struct run *run)
         ok = json_answer(&json, run, &run->options.branches[i]);
     json_close(&json, ']');
     json_close(&json, '}');
-    run->json = NULL;
-    bool failed = ferror(out);
-    failed = fclose(out) != 0 || failed;
-    if (failed)
-        return run_fail(run, "%.300s: write failed: %s; free space or choose another --json file",
-                        run->options.json, strerror(errno));
+    if (!run_close_output(run, &run->json, run->options.json,
+                          "; free space or choose another --json file"))
+        return false;
     return ok || run_fail(run, "out of memory");
 }
 
@@ -179,7 +174,7 @@ void run_report_text(const struct run *run, FILE *out)
             seconds(times.attend_ns), seconds(times.gemm_ns), seconds(run_now_ns() - run->start_ns),
             run->options.threads, hr_context_kernel(model_run_context(run->forward)));
     fprintf(out, "memory      K/V %.1f MB %s at most; process %.1f MB at most\n",
-            (double)stats.kv_bytes_peak * 1e-6, kv_names[run->options.kv_dtype],
+            (double)stats.kv_bytes_peak * 1e-6, run_kv_names[run->options.kv_dtype],
             (double)peak_rss_bytes() * 1e-6);
     for (int i = 0; i < run->options.n_branches; i++)
         print_branch(run, &run->options.branches[i], out);
