@@ -3,9 +3,10 @@
 """CPU kernels beside torch's scaled_dot_product_attention, cell by cell in one run.
 
 Every prefill cell is run in turns by headrace-check and by torch with the same threads (torch in
-bf16 and in fp32; the better one is the peer). For the level avx2, torch is held to AVX2 too:
-ATEN_CPU_CAPABILITY=avx2, ONEDNN_MAX_CPU_ISA=AVX2, MKL_ENABLE_INSTRUCTIONS=AVX2. Decode is measured
-by headrace-check alone, beside its read sweep.
+bf16 and in fp32; the better one is the peer). torch is held to the level's instructions too: for
+avx2 by ATEN_CPU_CAPABILITY=avx2, ONEDNN_MAX_CPU_ISA=AVX2 and MKL_ENABLE_INSTRUCTIONS=AVX2, for
+avx512bf16 (which has no AMX) by ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16. Decode is measured by
+headrace-check alone, beside its read sweep. Levels that the CPU lacks are left out.
 
     python3 bench/cpu_peers.py --check build/tests/check/headrace-check
 
@@ -19,8 +20,10 @@ import sys
 import tempfile
 
 CELLS = [(9, 3, 64, 4096), (32, 8, 128, 4096), (9, 3, 64, 16384), (32, 8, 128, 16384)]
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+LEVELS = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+                   "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+          "avx512bf16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
+          "amx": {}}
 
 
 def flops(heads, dim, n):
@@ -100,7 +103,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", default="build/tests/check/headrace-check")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--levels", nargs="*", default=["avx2", "avx512bf16"])
+    parser.add_argument("--levels", nargs="*", default=list(LEVELS), choices=list(LEVELS))
     parser.add_argument("--rounds", type=int, default=3, help="turns per 4K cell")
     parser.add_argument("--short", action="store_true", help="4K cells and decode only")
     parser.add_argument("--out", default="bench/results/cpu.json")
@@ -109,8 +112,13 @@ def main():
     if args.torch_server:
         return torch_server(args.threads)
     results, report = [], None
+    tables = subprocess.run([args.check, "--list"], check=True, stdout=subprocess.PIPE,
+                            text=True).stdout.splitlines()
     for level in args.levels:
-        torch = Torch(args.threads, AVX2 if level == "avx2" else {})
+        if not any(f"table {level}/" in t and "not on this CPU" not in t for t in tables):
+            print(f"level {level} left out: this CPU lacks it")
+            continue
+        torch = Torch(args.threads, LEVELS[level])
         print(f"level {level}, {args.threads} threads, torch {torch.version}", flush=True)
         for cell in CELLS:
             if cell[3] > 4096 and args.short:

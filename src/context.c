@@ -43,7 +43,7 @@ static hr_status choose_caps(const hr_options *o, struct hr_error *error, enum h
     int level = hr_caps_parse(name);
     if (level < 0)
         return hr_fail(error, HR_E_INVALID,
-                       "%s is \"%.40s\"; it must be portable, avx2 or avx512bf16", from, name);
+                       "%s is \"%.40s\"; it must be portable, avx2, avx512bf16 or amx", from, name);
     if (level > (int)best)
         return hr_fail(error, HR_E_UNSUPPORTED, "%s asks for %s; the best level of this CPU is %s",
                        from, name, hr_caps_name(best));

@@ -10,10 +10,24 @@ static bool takes_tiles(const struct hr_plan_input *in, const struct hr_shape *s
     return shape->n_q * in->geom->group >= in->kernels->tile_rows_min;
 }
 
+static int64_t count_tiles(const struct hr_plan_input *in, int64_t tokens)
+{
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < in->n_seqs; i++)
+        if (takes_tiles(in, &in->shapes[i]))
+            tiles += (in->shapes[i].n_q + tokens - 1) / tokens * in->geom->kv_heads;
+    return tiles;
+}
+
+/* As large as the kernel takes: a block is converted once per tile. Smaller, down to a sixth, where
+ * the threads would not get two each. No bit depends on it. */
 static int64_t tile_tokens(const struct hr_plan_input *in)
 {
-    int64_t tokens = in->kernels->tile_rows(in->geom) / in->geom->group;
-    return tokens > 0 ? tokens : 1;
+    int64_t most = in->kernels->tile_rows(in->geom) / in->geom->group;
+    int64_t tokens = most > 0 ? most : 1;
+    while (tokens * 3 > most && tokens > 1 && count_tiles(in, tokens) < 2 * in->threads)
+        tokens = (tokens + 1) / 2;
+    return tokens;
 }
 
 static int64_t chunk_count(const struct hr_plan_input *in, const struct hr_shape *shape)
@@ -45,20 +59,16 @@ static void sort_longest_first(const struct hr_plan_input *in)
 
 static bool make_room(struct hr_plan *plan, const struct hr_plan_input *in, struct hr_alloc *alloc)
 {
-    int64_t heads = in->geom->kv_heads, per_tile = tile_tokens(in);
-    int64_t tiles = 0, chunks = 0, folds = 0;
+    int64_t heads = in->geom->kv_heads, chunks = 0, folds = 0;
     for (int32_t i = 0; i < in->n_seqs; i++) {
         const struct hr_shape *shape = &in->shapes[i];
-        if (shape->n_q == 0)
+        if (shape->n_q == 0 || takes_tiles(in, shape))
             continue;
-        if (takes_tiles(in, shape)) {
-            tiles += heads * ((shape->n_q + per_tile - 1) / per_tile);
-        } else {
-            chunks += heads * chunk_count(in, shape);
-            folds += heads;
-        }
+        chunks += heads * chunk_count(in, shape);
+        folds += heads;
     }
-    return hr_alloc_grow(alloc, (void **)&plan->tiles, &plan->tiles_max, (size_t)tiles,
+    size_t tiles = (size_t)count_tiles(in, plan->tile_tokens);
+    return hr_alloc_grow(alloc, (void **)&plan->tiles, &plan->tiles_max, tiles,
                          sizeof(*plan->tiles)) &&
            hr_alloc_grow(alloc, (void **)&plan->chunks, &plan->chunks_max, (size_t)chunks,
                          sizeof(*plan->chunks)) &&
@@ -71,7 +81,7 @@ static bool make_room(struct hr_plan *plan, const struct hr_plan_input *in, stru
 static void add_tiles(struct hr_plan *plan, const struct hr_plan_input *in, int32_t seq)
 {
     const struct hr_geom *g = in->geom;
-    int64_t n_q = in->shapes[seq].n_q, per_tile = tile_tokens(in);
+    int64_t n_q = in->shapes[seq].n_q, per_tile = plan->tile_tokens;
     for (int64_t token = (n_q - 1) / per_tile * per_tile; token >= 0; token -= per_tile) {
         int32_t tokens = (int32_t)(n_q - token < per_tile ? n_q - token : per_tile);
         int64_t carry = plan->waves > 1 ? in->kernels->carry_floats(g, tokens * g->group) : 0;
@@ -125,6 +135,7 @@ static void place_partials(struct hr_plan *plan)
 
 bool hr_plan_make(struct hr_plan *plan, const struct hr_plan_input *in, struct hr_alloc *alloc)
 {
+    plan->tile_tokens = tile_tokens(in);
     if (!make_room(plan, in, alloc))
         return false;
     sort_longest_first(in);
@@ -178,7 +189,7 @@ int64_t hr_plan_text(const struct hr_plan *plan, const struct hr_plan_input *in,
         put(buffer, size, &n, ", window %lld, sinks %lld", (long long)g->window,
             (long long)g->sinks);
     put(buffer, size, &n, "\n%lld tiles of %lld tokens, %lld chunks, %lld folds\n",
-        (long long)plan->n_tiles, (long long)tile_tokens(in), (long long)plan->n_chunks,
+        (long long)plan->n_tiles, (long long)plan->tile_tokens, (long long)plan->n_chunks,
         (long long)plan->n_folds);
     put(buffer, size, &n, "%lld waves over %lld blocks, workspace %lld + %lld bytes\n",
         (long long)plan->waves, (long long)plan->blocks_max, (long long)plan->carry_floats * 4,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shape plan: which tiles, chunks and folds a batch needs. A pure function of the sequences'
- * shapes, the geometry and the kernel table; printable. */
+ * shapes, the geometry, the kernel table and the number of threads; printable. */
 #ifndef HR_PLAN_H
 #define HR_PLAN_H
 
@@ -18,6 +18,7 @@ struct hr_plan {
     struct hr_fold *folds;
     int64_t n_tiles, n_chunks, n_folds;
     size_t tiles_max, chunks_max, folds_max; /* room in the arrays */
+    int64_t tile_tokens;                     /* most of one tile */
     int64_t blocks_max;                      /* of the longest sequence that has queries */
     int64_t wave_blocks;                     /* 0: everything in one wave */
     int64_t waves;
@@ -37,6 +38,7 @@ struct hr_plan_input {
     const struct hr_shape *shapes; /* [n_seqs] */
     struct hr_plan_order *order;   /* [n_seqs], scratch */
     int32_t n_seqs;
+    int32_t threads;     /* that will run the items; 0: any number */
     int64_t wave_blocks; /* 0: do not cut */
 };
 

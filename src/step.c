@@ -97,6 +97,7 @@ static hr_status plan_classes(hr_step *step)
             .shapes = step->shapes,
             .order = step->order,
             .n_seqs = step->n_seqs,
+            .threads = c->dev->threads,
             .wave_blocks = c->wave_blocks,
         };
         if (!hr_plan_make(plan, &input, &c->alloc))

@@ -13,7 +13,8 @@
 enum { FILE_BYTES = 16384, PATH_BYTES = 1024 };
 
 static const char *const flag_names[DOCTOR_FLAGS] = {
-    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16",
+    "avx2",     "fma",      "f16c",        "avx512f",  "avx512bw",
+    "avx512dq", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16",
 };
 
 bool doctor_read_text(const char *root, const char *path, char *text, size_t size)

@@ -60,20 +60,28 @@ static bool has_avx512bf16(const struct doctor_facts *m)
            m->flags[DOCTOR_AVX512DQ] && m->flags[DOCTOR_AVX512VL] && m->flags[DOCTOR_AVX512_BF16];
 }
 
+static bool has_amx(const struct doctor_facts *m)
+{
+    return has_avx512bf16(m) && m->flags[DOCTOR_AMX_TILE] && m->flags[DOCTOR_AMX_BF16];
+}
+
 static const char *best_level(const struct doctor_facts *m)
 {
-    return has_avx512bf16(m) ? "avx512bf16" : has_avx2(m) ? "avx2" : "portable";
+    return has_amx(m)          ? "amx"
+           : has_avx512bf16(m) ? "avx512bf16"
+           : has_avx2(m)       ? "avx2"
+                               : "portable";
 }
 
 static void judge_cpu(const struct doctor_facts *m, struct doctor_finding *f)
 {
     const char *model = m->cpu_model[0] ? m->cpu_model : "unknown CPU";
     f->check = "cpu";
-    doctor_say(f, has_avx2(m) ? DOCTOR_OK : DOCTOR_WARN, "%s: %s%s", model,
-               has_avx512bf16(m) ? "AVX-512 with BF16"
-               : has_avx2(m)     ? "AVX2 with FMA and F16C"
-                                 : "no AVX2 with FMA and F16C",
-               m->flags[DOCTOR_AMX_BF16] ? ", AMX (not used yet)" : "");
+    doctor_say(f, has_avx2(m) ? DOCTOR_OK : DOCTOR_WARN, "%s: %s", model,
+               has_amx(m)          ? "AVX-512 with BF16, AMX"
+               : has_avx512bf16(m) ? "AVX-512 with BF16"
+               : has_avx2(m)       ? "AVX2 with FMA and F16C"
+                                   : "no AVX2 with FMA and F16C");
     if (!has_avx2(m))
         fix(f, "use an x86-64 CPU of 2013 or later; in a virtual machine pass the host's CPU model "
                "through");

@@ -32,7 +32,7 @@ static const char usage_text[] =
     "  --progress             show progress even when stderr is no terminal\n"
     "  --debug-wave-blocks N  cut attention into waves of N blocks; changes no bit\n"
     "\n"
-    "HEADRACE_CAPS=portable|avx2|avx512bf16 forces the attention kernels' level.\n";
+    "HEADRACE_CAPS=portable|avx2|avx512bf16|amx forces the attention kernels' level.\n";
 
 const char *const run_kv_names[] = {[HR_BF16] = "bf16", [HR_FP16] = "fp16", [HR_FP32] = "fp32"};
 

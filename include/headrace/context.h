@@ -44,8 +44,9 @@ typedef struct hr_options {
      * memory is touched as blocks are used. 0: three quarters of the memory available to this
      * process (cgroup limits respected). */
     uint64_t device_bytes;
-    /* Highest kernel level to use: "portable", "avx2" or "avx512bf16"; NULL: the environment's
-     * HEADRACE_CAPS, else the best that the CPU has. A level that the CPU lacks is an error. */
+    /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx"; NULL: the
+     * environment's HEADRACE_CAPS, else the best that the CPU has. A level that the CPU lacks is
+     * an error. */
     const char *caps;
     /* NULL: no log. */
     hr_log_fn *log;

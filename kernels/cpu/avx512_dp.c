@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define HR_DP 1
+#define HR_PAIRS 1
 #include "kernels/cpu/vec_avx512.h"
 #include "kernels/cpu/level.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For CPUs whose vdpbf16ps does less per cycle than two fp32 FMAs (Xeon of family 6 model 207:
  * half). */
-#define HR_DP 0
+#define HR_PAIRS 0
 #include "kernels/cpu/vec_avx512.h"
 #include "kernels/cpu/level.h"
 

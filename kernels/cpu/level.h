@@ -10,6 +10,9 @@
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/micro.h"
 #include "kernels/cpu/pack.h"
+#if HR_AMX
+#include "kernels/cpu/amx.h"
+#endif
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fold.h"

@@ -4,17 +4,18 @@
  *   S^T[key][row]  = sum over d   of K[key][d]   * Q^T[d][row]
  *   O^T[d][row]    = O^T[d][row] * alpha[row] + sum over key of V[key][d] * P^T[key][row]
  *
- * With `dp` an element is a pair of bf16, of neighbouring d in the first product, of neighbouring
- * keys in the second, and a product is one vdpbf16ps. Panels have a pitch of HR_STRIP; `nv` is how
- * many vectors of a strip hold rows. A lane's bits never depend on nv or on other lanes. */
+ * With `pairs` an element is a pair of bf16, of neighbouring d in the first product, of
+ * neighbouring keys in the second, and a product is one vdpbf16ps. Panels have a pitch of HR_STRIP;
+ * `nv` is how many vectors of a strip hold rows. A lane's bits never depend on nv or on other
+ * lanes. */
 #ifndef HR_KERNELS_CPU_MICRO_H
 #define HR_KERNELS_CPU_MICRO_H
 
 /* *acc += a * b */
-HR_INLINE void multiply(vf *acc, vf a, vf b, bool dp)
+HR_INLINE void multiply(vf *acc, vf a, vf b, bool pairs)
 {
-#if HR_DP
-    if (dp) {
+#if HR_PAIRS
+    if (pairs) {
         vf_dp_to(acc, a, b);
         return;
     }
@@ -24,7 +25,7 @@ HR_INLINE void multiply(vf *acc, vf a, vf b, bool dp)
 
 /* acc[i] += sum of k[i][e] * q[e], e in [0, n); n is a multiple of 4. */
 HR_INLINE void score_group(vf acc[HR_MB][HR_NV], const float *const k[HR_MB], const float *q,
-                           size_t n, int nv, bool dp)
+                           size_t n, int nv, bool pairs)
 {
     for (size_t e = 0; e < n; e += 4) {
         HR_UNROLL(4)
@@ -38,7 +39,7 @@ HR_INLINE void score_group(vf acc[HR_MB][HR_NV], const float *const k[HR_MB], co
                 vf b = vf_set1(k[i][e + u]);
                 HR_UNROLL(3)
                 for (int v = 0; v < nv; v++)
-                    multiply(&acc[i][v], b, x[v], dp);
+                    multiply(&acc[i][v], b, x[v], pairs);
             }
         }
     }
@@ -60,7 +61,7 @@ HR_INLINE void prefetch(const unsigned char *from, size_t bytes)
 
 /* Scores of keys [key, end), multiples of HR_MB, into s[key][row]; max[row] is that of the row. */
 HR_INLINE void scores_nv(float *s, float *max, const float *k, size_t k_pitch, const float *q,
-                         size_t n, int key, int end, int nv, bool dp, struct fetch fetch)
+                         size_t n, int key, int end, int nv, bool pairs, struct fetch fetch)
 {
     vf top[HR_NV];
     for (int v = 0; v < nv; v++)
@@ -76,7 +77,7 @@ HR_INLINE void scores_nv(float *s, float *max, const float *k, size_t k_pitch, c
             for (int v = 0; v < nv; v++)
                 acc[i][v] = vf_set1(0);
         }
-        score_group(acc, rows, q, n, nv, dp);
+        score_group(acc, rows, q, n, nv, pairs);
         HR_UNROLL(8)
         for (int i = 0; i < HR_MB; i++) {
             HR_UNROLL(3)
@@ -92,7 +93,7 @@ HR_INLINE void scores_nv(float *s, float *max, const float *k, size_t k_pitch, c
 
 /* o[HR_MB][row] = o * alpha + sum of v[e][i] * p[e], e in [0, n). */
 HR_INLINE void value_group(float *o, const float *values, const float *p, const float *alpha,
-                           size_t n, int nv, bool dp)
+                           size_t n, int nv, bool pairs)
 {
     vf acc[HR_MB][HR_NV];
     HR_UNROLL(8)
@@ -113,7 +114,7 @@ HR_INLINE void value_group(float *o, const float *values, const float *p, const 
                 vf b = vf_set1(values[(e + u) * HR_MB + i]);
                 HR_UNROLL(3)
                 for (int v = 0; v < nv; v++)
-                    multiply(&acc[i][v], b, x[v], dp);
+                    multiply(&acc[i][v], b, x[v], pairs);
             }
         }
     }

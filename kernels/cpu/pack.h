@@ -17,7 +17,7 @@ static void pack_keys(float *k, const unsigned char *page, hr_dtype dtype, size_
         row_load(k, page, HR_BF16, count);
     else
         row_load(k, page, HR_FP16, count);
-    memset(k + count, 0, ((size_t)round_up(n, HR_MB) * dim - count) * 4);
+    memset(k + count, 0, ((size_t)round_up(n, HR_KEY_STEP) * dim - count) * 4);
 }
 
 /* Columns [d, d + cols) of v[d / HR_MB][key][HR_MB]; cols is HR_VW, or HR_MB for the last ones. */
@@ -46,37 +46,50 @@ HR_INLINE void pack_values_as(float *v, const unsigned char *page, hr_dtype dtyp
     if (d < dim)
         pack_columns(v + d * HR_BLOCK_TOKENS, page + d * hr_dtype_bytes(dtype), dtype, row_bytes,
                      HR_MB, rows);
-    size_t pad = (size_t)(round_up(n, HR_MB) - n) * HR_MB * 4;
+    size_t pad = (size_t)(round_up(n, HR_KEY_STEP) - n) * HR_MB * 4;
     for (d = 0; d < dim && pad > 0; d += HR_MB)
         memset(v + d * HR_BLOCK_TOKENS + rows * HR_MB, 0, pad);
 }
 
-#if HR_DP
-/* v[d / 8][key / 2][8][2], bf16 */
-static void pack_value_pairs(float *v, const unsigned char *page, size_t dim, int32_t n)
+#if HR_PAIRS
+/* Columns [d, d + 8) as [key / 2][8][2], bf16. */
+HR_INLINE void pack_pair_columns(float *to, const uint16_t *rows, size_t dim, int32_t n)
 {
     static const uint16_t zeros[8] = {0};
+    int32_t end = round_up(n, HR_KEY_STEP);
+    for (int32_t key = 0; key < end; key += 2, to += 8) {
+        const uint16_t *a = key < n ? rows + (size_t)key * dim : zeros;
+        const uint16_t *b = key + 1 < n ? rows + (size_t)(key + 1) * dim : zeros;
+        __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)a));
+        __m256i y = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
+        x = _mm256_or_si256(x, _mm256_slli_epi32(y, 16));
+        _mm256_storeu_si256((__m256i *)(void *)to, x);
+    }
+}
+
+/* v[d / 8][key / 2][8][2], bf16; with AMX v[d][key]. */
+static void pack_value_pairs(float *v, const unsigned char *page, size_t dim, int32_t n)
+{
     const uint16_t *rows = (const uint16_t *)(const void *)page;
-    int32_t end = round_up(n, 8);
     for (size_t d = 0; d < dim; d += 8) {
         float *to = v + d * (HR_BLOCK_TOKENS / 2);
-        for (int32_t key = 0; key < end; key += 2, to += 8) {
-            const uint16_t *a = key < n ? rows + (size_t)key * dim + d : zeros;
-            const uint16_t *b = key + 1 < n ? rows + (size_t)(key + 1) * dim + d : zeros;
-            __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)a));
-            __m256i y = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
-            x = _mm256_or_si256(x, _mm256_slli_epi32(y, 16));
-            _mm256_storeu_si256((__m256i *)(void *)to, x);
-        }
+#if HR_AMX
+        float pairs[HR_BLOCK_TOKENS / 2 * 8];
+        pack_pair_columns(pairs, rows + d, dim, n);
+        for (int32_t i = 0; i < round_up(n, HR_KEY_STEP) / 2; i += 8)
+            transpose8(to + i, HR_BLOCK_TOKENS / 2, pairs + i * 8, 8);
+#else
+        pack_pair_columns(to, rows + d, dim, n);
+#endif
     }
 }
 #endif
 
 static void pack_values(float *v, const unsigned char *page, hr_dtype dtype, size_t dim, int32_t n,
-                        bool dp)
+                        bool pairs)
 {
-#if HR_DP
-    if (dp) {
+#if HR_PAIRS
+    if (pairs) {
         pack_value_pairs(v, page, dim, n);
         return;
     }

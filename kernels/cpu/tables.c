@@ -5,9 +5,7 @@
 static const struct hr_kernels *const tables[] = {
     &hr_kernels_portable,
 #if defined(__x86_64__)
-    &hr_kernels_avx2,
-    &hr_kernels_avx512_fma,
-    &hr_kernels_avx512_dp,
+    &hr_kernels_avx2,     &hr_kernels_avx512_fma, &hr_kernels_avx512_dp, &hr_kernels_amx,
 #endif
 };
 

@@ -9,6 +9,7 @@ extern const struct hr_kernels hr_kernels_portable;
 extern const struct hr_kernels hr_kernels_avx2;
 extern const struct hr_kernels hr_kernels_avx512_fma;
 extern const struct hr_kernels hr_kernels_avx512_dp;
+extern const struct hr_kernels hr_kernels_amx;
 #endif
 
 #endif

@@ -25,7 +25,7 @@ struct pass {
     float *carry;
     int64_t row; /* its first one of the sequence's n_q * G */
     int32_t rows, strips, head;
-    bool dp;
+    bool pairs; /* multiplies pairs of bf16 */
     size_t dim;
     struct factors f;
 };
@@ -35,7 +35,7 @@ struct strip {
     float *q, *o, *m, *l;
     int64_t row;
     int32_t rows;
-    int key, end; /* keys that some row sees, rounded outwards to HR_MB */
+    int key, end; /* keys that some row sees, rounded outwards to HR_KEY_STEP */
     bool masked;  /* not all rows see all of them */
     struct fetch fetch;
 };
@@ -43,13 +43,15 @@ struct strip {
 static void pack_queries(const struct pass *t, int32_t first)
 {
     struct tile_scratch *w = t->w;
-    size_t dim = t->dim, n = t->dp ? (dim / 2 + 7) / 8 * 8 : dim;
+    size_t dim = t->dim, n = t->pairs ? (dim / 2 + 7) / 8 * 8 : dim;
     float *q = w->q + (size_t)(first / HR_STRIP * HR_STRIP) * dim + first % HR_STRIP;
+    for (int32_t r = first + 8; r < first + 16 && r < t->rows; r++)
+        prefetch(query_row(t->a, t->seq, t->head, t->row + r), dim * hr_dtype_bytes(t->a->q.dtype));
     memset(w->rows, 0, sizeof w->rows);
     for (int32_t r = 0; r < 8 && first + r < t->rows; r++) {
         float *row = w->rows + (size_t)r * dim;
         load_query(row, t->a, t->seq, t->head, t->row + first + r);
-        if (t->dp) {
+        if (t->pairs) {
             uint16_t bits[HR_DIM_MAX];
             row_store(bits, HR_BF16, row, dim);
             memset(row, 0, dim * 4);
@@ -116,8 +118,8 @@ static bool strip_keys(const struct pass *t, struct strip *p, int64_t block)
     int32_t hi = last.hi > last.sink ? last.hi : last.sink;
     if (lo >= hi)
         return false;
-    p->key = lo / HR_MB * HR_MB;
-    p->end = (hi + HR_MB - 1) / HR_MB * HR_MB;
+    p->key = lo / HR_KEY_STEP * HR_KEY_STEP;
+    p->end = round_up(hi, HR_KEY_STEP);
     p->masked = first.hi < p->end || last.lo > p->key;
     for (int32_t r = 0; p->masked && r < HR_STRIP; r++, left--) {
         if (left == 0 && r < p->rows) {
@@ -172,7 +174,7 @@ HR_INLINE void probabilities_v(const struct pass *t, const struct strip *p, int 
         vf y = vf_exp2(vf_fma(vf_load(s + (key + 1) * HR_STRIP), c, -ref));
         sum = sum + x;
         sum = sum + y;
-#if HR_DP
+#if HR_PAIRS
         if (form == P_PAIRS) {
             vf_store(s + key / 2 * HR_STRIP, vf_pair_bf16(x, y));
             continue;
@@ -190,20 +192,42 @@ HR_INLINE void probabilities_v(const struct pass *t, const struct strip *p, int 
     vf_store(w->alpha + v * HR_VW, alpha);
 }
 
+#if HR_AMX
+HR_INLINE void strip_amx_nv(const struct pass *t, const struct strip *p, const float *k, int nv)
+{
+    struct tile_scratch *w = t->w;
+    amx_scores(w->s, (const unsigned char *)k, t->dim * 2, p->q, p->key, p->end, nv, p->fetch);
+    if (p->masked || t->f.pre > 0)
+        adjust_scores(t, p);
+    else
+        score_maxima(w->s, w->max, p->key, p->end, nv);
+    for (int v = 0; v < nv; v++)
+        probabilities_v(t, p, v, P_PAIRS);
+    scale_rows(p->o, w->alpha, t->dim, nv);
+    amx_values(p->o, w->v, w->s, p->key, p->end, t->dim, nv);
+}
+#endif
+
 HR_INLINE void strip_nv(const struct pass *t, const struct strip *p, const float *k, size_t k_pitch,
                         int nv, enum p_form form)
 {
+#if HR_AMX
+    if (form == P_PAIRS) {
+        strip_amx_nv(t, p, k, nv);
+        return;
+    }
+#endif
     struct tile_scratch *w = t->w;
-    bool dp = form == P_PAIRS;
-    size_t fold = dp ? 2 : 1, key = (size_t)p->key / fold, end = (size_t)p->end / fold;
-    scores_nv(w->s, w->max, k, k_pitch, p->q, t->dim / fold, p->key, p->end, nv, dp, p->fetch);
+    bool pairs = form == P_PAIRS;
+    size_t fold = pairs ? 2 : 1, key = (size_t)p->key / fold, end = (size_t)p->end / fold;
+    scores_nv(w->s, w->max, k, k_pitch, p->q, t->dim / fold, p->key, p->end, nv, pairs, p->fetch);
     if (p->masked || t->f.pre > 0)
         adjust_scores(t, p);
     for (int v = 0; v < nv; v++)
         probabilities_v(t, p, v, form);
     for (size_t d = 0; d < t->dim; d += HR_MB)
         value_group(p->o + d * HR_STRIP, w->v + d * (HR_BLOCK_TOKENS / fold) + key * HR_MB,
-                    w->s + key * HR_STRIP, w->alpha, end - key, nv, dp);
+                    w->s + key * HR_STRIP, w->alpha, end - key, nv, pairs);
 }
 
 #define STRIP_FN(name, nv, form)                                                                   \
@@ -221,7 +245,7 @@ typedef void strip_fn(const struct pass *t, const struct strip *p, const float *
 
 STRIP_FNS(strip_fp32, P_FP32)
 STRIP_FNS(strip_rounded, P_ROUNDED)
-#if HR_DP
+#if HR_PAIRS
 STRIP_FNS(strip_pairs, P_PAIRS)
 #endif
 
@@ -230,7 +254,7 @@ static strip_fn *strip_of(enum p_form form, int32_t rows)
     static strip_fn *const fns[][3] = {
         {strip_fp32_1, strip_fp32_2, strip_fp32_n},
         {strip_rounded_1, strip_rounded_2, strip_rounded_n},
-#if HR_DP
+#if HR_PAIRS
         {strip_pairs_1, strip_pairs_2, strip_pairs_n},
 #endif
     };
@@ -245,8 +269,8 @@ static const float *pack_block(const struct pass *t, const unsigned char *page, 
     hr_dtype dtype = t->a->geom.dtype;
     int64_t left = t->seq->n_kv - block * HR_BLOCK_TOKENS;
     int32_t n = left < HR_BLOCK_TOKENS ? (int32_t)left : HR_BLOCK_TOKENS;
-    pack_values(w->v, page + hr_page_bytes(&t->a->geom) / 2, dtype, t->dim, n, t->dp);
-    if (t->dp || dtype == HR_FP32)
+    pack_values(w->v, page + hr_page_bytes(&t->a->geom) / 2, dtype, t->dim, n, t->pairs);
+    if (t->pairs || dtype == HR_FP32)
         return (const float *)(const void *)page;
     pack_keys(w->k, page, dtype, t->dim, n);
     return w->k;
@@ -263,7 +287,7 @@ static void pass_block(const struct pass *t, int64_t block)
     size_t parts = (size_t)(BLOCK_GROUPS * t->strips);
     size_t share = (lines + parts - 1) / parts * HR_CACHE_LINE;
     hr_dtype dtype = t->a->geom.dtype;
-    enum p_form form = t->dp ? P_PAIRS : dtype == HR_FP32 ? P_FP32 : P_ROUNDED;
+    enum p_form form = t->pairs ? P_PAIRS : dtype == HR_FP32 ? P_FP32 : P_ROUNDED;
     const float *k = NULL;
     for (int32_t i = 0; i < t->strips; i++) {
         size_t first = (size_t)i * HR_STRIP;
@@ -284,7 +308,7 @@ static void pass_block(const struct pass *t, int64_t block)
         p.fetch.step = share;
         if (!k)
             k = pack_block(t, page, block);
-        strip_of(form, p.rows)(t, &p, k, t->dp ? t->dim / 2 : t->dim);
+        strip_of(form, p.rows)(t, &p, k, t->pairs ? t->dim / 2 : t->dim);
     }
 }
 
@@ -315,6 +339,12 @@ static void pass_blocks(const struct pass *t)
     }
 }
 
+/* Whether bf16 goes through as pairs; AMX takes whole tiles of d only. */
+static bool multiplies_pairs(const struct hr_geom *g)
+{
+    return HR_PAIRS && g->dtype == HR_BF16 && (!HR_AMX || g->dim % 32 == 0);
+}
+
 static void tile_passes(const void *args, int64_t item, void *scratch)
 {
     const struct hr_attend *a = args;
@@ -325,7 +355,7 @@ static void tile_passes(const void *args, int64_t item, void *scratch)
                      .seq = a->seqs + tile->seq,
                      .w = scratch,
                      .head = tile->head,
-                     .dp = HR_DP && g->dtype == HR_BF16,
+                     .pairs = multiplies_pairs(g),
                      .dim = (size_t)g->dim,
                      .f = factors_of(a)};
     for (int64_t r = 0; r < rows; r += HR_TILE_ROWS) {
@@ -346,15 +376,22 @@ static void tile_passes(const void *args, int64_t item, void *scratch)
 
 static void tile_run(const void *args, int64_t item, void *scratch)
 {
-#if HR_DP
-    /* vdpbf16ps flushes subnormals: so must all else, or skipping a masked pair would show. */
+    if (!multiplies_pairs(&((const struct hr_attend *)args)->geom)) {
+        tile_passes(args, item, scratch);
+        return;
+    }
+#if HR_PAIRS
+    /* The products flush subnormals: so must all else, or skipping a masked pair would show. */
     unsigned int csr = _mm_getcsr();
-    if (((const struct hr_attend *)args)->geom.dtype == HR_BF16)
-        _mm_setcsr(csr | 0x8040u);
+    _mm_setcsr(csr | 0x8040u);
+#if HR_AMX
+    amx_begin();
     tile_passes(args, item, scratch);
-    _mm_setcsr(csr);
+    amx_end();
 #else
     tile_passes(args, item, scratch);
+#endif
+    _mm_setcsr(csr);
 #endif
 }
 

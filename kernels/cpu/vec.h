@@ -25,8 +25,13 @@ typedef uint16_t vh __attribute__((vector_size(2 * HR_VW)));
 #define HR_UNROLL(n) HR_PRAGMA(GCC unroll n)
 #endif
 
+#ifndef HR_AMX
+#define HR_AMX 0
+#endif
+
 enum {
-    HR_STRIP = HR_VW * HR_NV, /* rows of a strip */
+    HR_STRIP = HR_VW * HR_NV,          /* rows of a strip */
+    HR_KEY_STEP = HR_AMX ? 32 : HR_MB, /* keys that a strip takes or leaves together */
 };
 
 HR_INLINE vf vf_load(const float *p)

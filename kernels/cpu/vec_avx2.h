@@ -10,7 +10,7 @@
 #define HR_MB 4 /* keys or columns of a micro-tile */
 #define HR_ND 2 /* split path: vectors of d at once */
 #define HR_TILE_STRIPS 10
-#define HR_DP 0
+#define HR_PAIRS 0
 
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/transpose_avx.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AVX-512 F, BW, DQ, VL, BF16. HR_DP 1: bf16 products by vdpbf16ps; 0: by conversion to fp32. */
+/* AVX-512 F, BW, DQ, VL, BF16. HR_PAIRS 1: bf16 products of pairs, by vdpbf16ps or, with HR_AMX, by
+ * tiles; 0: by conversion to fp32. */
 #ifndef HR_KERNELS_CPU_VEC_AVX512_H
 #define HR_KERNELS_CPU_VEC_AVX512_H
 
@@ -9,7 +10,7 @@
 #define HR_NV 3  /* vectors of a strip: rows */
 #define HR_MB 8  /* keys or columns of a micro-tile */
 #define HR_ND 4  /* split path: vectors of d at once */
-#define HR_TILE_STRIPS 6
+#define HR_TILE_STRIPS 12
 
 #define HR_HAVE_LOAD_BF16
 #include "kernels/cpu/vec.h"

@@ -8,7 +8,7 @@
 #define HR_MB 4 /* keys or columns of a micro-tile */
 #define HR_ND 2 /* split path: vectors of d at once */
 #define HR_TILE_STRIPS 12
-#define HR_DP 0
+#define HR_PAIRS 0
 
 #include "kernels/cpu/vec.h"
 

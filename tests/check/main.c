@@ -124,7 +124,7 @@ static int usage(const char *wrong)
             "usage: headrace-check [--list] [--test GLOB] [--caps LEVEL] [--seed N] [--shapes N]\n"
             "                      [--bench] [--json FILE] [--threads N]\n"
             "  --test GLOB   only tests (with --bench: cases) whose name matches\n"
-            "  --caps LEVEL  only the tables of portable, avx2 or avx512bf16\n"
+            "  --caps LEVEL  only the tables of portable, avx2, avx512bf16 or amx\n"
             "  --seed N      first seed; printed at the start\n"
             "  --shapes N    seeds of the test `shapes` (2000); the others in proportion\n"
             "  --threads N   threads of tests and benchmarks (all CPUs)\n");

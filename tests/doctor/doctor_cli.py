@@ -58,7 +58,8 @@ def check_report(program, *arguments, caps=None):
 
 def main(program):
     real = check_report(program)
-    assert real["kernel"]["values"]["level"] in ("portable", "avx2", "avx512bf16"), real["kernel"]
+    assert real["kernel"]["values"]["level"] in (
+        "portable", "avx2", "avx512bf16", "amx"), real["kernel"]
     assert 1 <= real["cores"]["values"]["usable"] <= os.cpu_count()
     assert real["memory"]["values"]["usable_bytes"] > 0
     forced = check_report(program, caps="portable")

@@ -235,6 +235,12 @@ static void test_judge_kernel(void **state)
     struct doctor_facts m = good_facts();
     snprintf(m.kernel, sizeof(m.kernel), "portable");
     expect(&m, "kernel", DOCTOR_WARN, "avx2");
+    for (int i = 0; i < DOCTOR_FLAGS; i++)
+        m.flags[i] = true;
+    expect(&m, "kernel", DOCTOR_WARN, "amx");
+    expect(&m, "cpu", DOCTOR_OK, "AMX");
+    m.flags[DOCTOR_AMX_TILE] = false;
+    expect(&m, "kernel", DOCTOR_WARN, "avx512bf16");
     snprintf(m.kernel_forced, sizeof(m.kernel_forced), "portable");
     expect(&m, "kernel", DOCTOR_WARN, "unset HEADRACE_CAPS");
     m.kernel[0] = '\0';

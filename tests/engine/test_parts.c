@@ -12,6 +12,7 @@
 #include "offload/slab.h"
 #include "src/base/pool.h"
 #include "src/base/topo.h"
+#include "src/plan.h"
 
 enum { ITEMS = 1000 };
 
@@ -132,13 +133,43 @@ static void test_slab(void **state)
     slab_round(12 << 10, 3);
 }
 
+/* Large tiles, smaller ones where threads would idle, never below a sixth; all tokens once. */
+static void test_plan_tiles(void **state)
+{
+    const struct hr_kernels *k = hr_kernels_select(HR_CAPS_PORTABLE);
+    struct hr_geom g = {.kv_heads = 2, .group = 4, .dim = 64, .dtype = HR_BF16};
+    struct hr_shape shape = {.n_kv = 1000, .n_q = 1000};
+    struct hr_plan_order order;
+    int64_t most = k->tile_rows(&g) / g.group, last = most;
+    struct hr_alloc alloc;
+    hr_alloc_init(&alloc, NULL);
+    for (int32_t threads = 1; threads <= 4096; threads *= 2) {
+        struct hr_plan plan = {0};
+        struct hr_plan_input in = {.kernels = k,
+                                   .geom = &g,
+                                   .shapes = &shape,
+                                   .order = &order,
+                                   .n_seqs = 1,
+                                   .threads = threads};
+        assert_true(hr_plan_make(&plan, &in, &alloc));
+        assert_true(plan.tile_tokens <= last && plan.tile_tokens * 6 > most);
+        assert_true(plan.n_tiles >= 2 * threads || plan.tile_tokens * 3 <= most);
+        int64_t tokens = 0;
+        for (int64_t i = 0; i < plan.n_tiles; i++)
+            tokens += plan.tiles[i].tokens;
+        assert_int_equal(tokens, shape.n_q * g.kv_heads);
+        last = plan.tile_tokens;
+        hr_plan_free(&plan, &alloc);
+    }
+    assert_true(last < most);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_topology),
-        cmocka_unit_test(test_extents),
-        cmocka_unit_test(test_slab),
+        cmocka_unit_test(test_pool),       cmocka_unit_test(test_topology),
+        cmocka_unit_test(test_extents),    cmocka_unit_test(test_slab),
+        cmocka_unit_test(test_plan_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
