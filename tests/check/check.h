@@ -35,6 +35,7 @@ void hc_test_cuts(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *
 void hc_test_chunked(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_others(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_hidden(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_zeros(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 
 /* The append slot (append.c). */
 void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);

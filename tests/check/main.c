@@ -22,6 +22,7 @@ const struct hc_test hc_tests[] = {
     {"row-chunked", "same bits when prefilled in pieces", hc_test_chunked, 200, false},
     {"row-others", "same bits beside other rows", hc_test_others, 200, false},
     {"row-hidden", "same bits whatever unseen keys hold", hc_test_hidden, 200, false},
+    {"row-zeros", "same sign of a zero with and without unseen keys", hc_test_zeros, 20, false},
     {NULL, NULL, NULL, 0, false},
 };
 

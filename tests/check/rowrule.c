@@ -211,3 +211,44 @@ void hc_test_hidden(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
     hc_case_free(&a);
     hc_case_free(&b);
 }
+
+/* The newest block's values underflow to -0 when the older block raises the maximum by 2^369; then
+ * a row adds 1 * -0, and, where its neighbours make it visit keys below its window, 0 * 1. */
+void hc_test_zeros(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v)
+{
+    enum { WINDOW = 160, QUERIES = 64 };
+    struct hc_random r = {seed};
+    struct hc_shape s = {.geom = {.kv_heads = 1,
+                                  .group = 1,
+                                  .dim = 64,
+                                  .dtype = (hr_dtype)(seed % 3),
+                                  .window = WINDOW},
+                         .q_dtype = HR_FP32,
+                         .out_dtype = HR_FP32,
+                         .scale = 0.125f,
+                         .lse = true,
+                         .n_seqs = 1,
+                         .n_kv = {2 * HR_BLOCK_TOKENS},
+                         .n_q = {QUERIES}};
+    struct hc_case whole, cut;
+    int64_t token = hc_range(&r, 1, QUERIES - 1);
+    int64_t low = s.n_kv[0] - QUERIES + token - WINDOW + 1;
+    hc_case_make(&whole, &s);
+    hc_case_make(&cut, &s);
+    for (int64_t i = 0; i < QUERIES * s.geom.dim; i++) {
+        int64_t at = i / s.geom.dim * whole.attend.q.stride_token + i % s.geom.dim;
+        hr_ref_store(whole.q, HR_FP32, at, 1);
+        hr_ref_store(cut.q, HR_FP32, at, 1);
+    }
+    for (int64_t key = 0; key < s.n_kv[0]; key++) {
+        bool old = key < HR_BLOCK_TOKENS;
+        float value = !old ? -1.0f : key < low ? 1.0f : -0.0f;
+        set_key(&whole, 0, key, old ? 16 : -16, value);
+        set_key(&cut, 0, key, old ? 16 : -16, value);
+    }
+    hc_case_run(&whole, k, (struct hc_cut){0, 0});
+    hc_case_run(&cut, k, (struct hc_cut){1, 0});
+    compare(&whole, 0, &cut, 0, token, 0, "by the sign of a zero", v);
+    hc_case_free(&whole);
+    hc_case_free(&cut);
+}
