@@ -11,7 +11,7 @@ build: build/build.ninja
 	ninja -C build
 
 build/build.ninja:
-	meson setup build -Dtools=enabled
+	meson setup build --werror -Dtools=enabled
 
 setup:
 	sh scripts/setup.sh

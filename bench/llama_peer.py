@@ -113,6 +113,13 @@ def compare(args):
     return results
 
 
+def machine_name():
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        name = next((line.split(":")[1].strip() for line in f if line.startswith("model name")),
+                    "unknown")
+    return f"{name}, {os.cpu_count()} CPUs"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,7 +145,10 @@ def main():
         results = compare(args)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
-            json.dump({"results": results}, f, indent=2)
+            json.dump({"commit": os.environ.get("HEADRACE_COMMIT", "unknown"),
+                       "machine": machine_name(), "gpu": None, "clock_mhz": None,
+                       "threads": args.threads, "results": results}, f, indent=1)
+            f.write("\n")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def build(variant, totals):
     with open(log, "w", encoding="utf-8") as out:
         status = 0
         if not (ROOT / folder / "build.ninja").exists():
-            status = run(["meson", "setup", folder, *options], env, out)
+            status = run(["meson", "setup", folder, "--werror", *options], env, out)
         if status == 0:
             status = run(["ninja", "-C", folder], env, out)
     if status:

@@ -70,9 +70,7 @@ static hr_status compute(struct run *run, const hr_attention_args *a)
 {
     struct hr_rows k, v;
     struct hr_attend attend = {0};
-    hr_append_args append = a->append;
-    append.dtype = a->layer.dtype;
-    hr_status status = hr_request_append(run->step, 0, &append, &k, &v);
+    hr_status status = hr_request_append(run->step, 0, &a->append, &k, &v);
     if (status == HR_OK)
         status = hr_request_attend(run->step, 0, &a->attend, &attend);
     if (status != HR_OK)

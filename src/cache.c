@@ -20,7 +20,8 @@ static hr_status check_shape(const hr_layer_options *l, int32_t i, struct hr_err
                        "layer %d: dim_k is %d; it must be a multiple of 8 from 8 to %d", i,
                        l->dim_k, HR_DIM_MAX);
     if ((int)l->dtype < HR_BF16 || (int)l->dtype > HR_FP32)
-        return hr_fail(error, HR_E_INVALID, "layer %d: dtype is %d; 0 (bf16) to 2 (fp32) exist", i,
+        return hr_fail(error, HR_E_INVALID,
+                       "layer %d: dtype is %d; HR_BF16 (1), HR_FP16 (2) and HR_FP32 (3) exist", i,
                        (int)l->dtype);
     if (l->window < 0 || l->sinks < 0)
         return hr_fail(error, HR_E_INVALID,

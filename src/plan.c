@@ -180,7 +180,7 @@ static void put(char *buffer, size_t size, int64_t *length, const char *format, 
 int64_t hr_plan_text(const struct hr_plan *plan, const struct hr_plan_input *in, char *buffer,
                      size_t size)
 {
-    static const char *const dtypes[] = {"bf16", "fp16", "fp32"};
+    static const char *const dtypes[] = {"", "bf16", "fp16", "fp32"};
     const struct hr_geom *g = in->geom;
     int64_t n = 0;
     put(buffer, size, &n, "kernel %s: %d KV heads x %d, dim %d, %s", in->kernels->name, g->kv_heads,

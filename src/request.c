@@ -99,7 +99,8 @@ static hr_status check_rows(const hr_step *step, const char *name, const struct 
     struct hr_error *error = &step->cache->context->error;
     *out = *given;
     if ((int)given->dtype < HR_BF16 || (int)given->dtype > HR_FP32)
-        return hr_fail(error, HR_E_INVALID, "the dtype of %s is %d; 0 (bf16) to 2 (fp32) exist",
+        return hr_fail(error, HR_E_INVALID,
+                       "the dtype of %s is %d; HR_BF16 (1), HR_FP16 (2) and HR_FP32 (3) exist",
                        name, (int)given->dtype);
     if (!given->data && rows > 0)
         return hr_fail(error, HR_E_INVALID, "%s is NULL but the batch has %lld rows", name,

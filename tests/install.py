@@ -18,7 +18,7 @@ SUBPROJECT_NEEDS = ("include", "src", "kernels", "offload", "meson.build", "meso
                     "headrace.map")
 PARENT = """project('parent', 'c', default_options: ['c_std=c11', 'werror=true'])
 headrace = dependency('headrace', fallback: 'headrace',
-  default_options: ['tools=disabled', 'tests=false', 'optimization=1'])
+  default_options: ['optimization=1'])
 test('decode', executable('decode', 'decode.c',
   dependencies: [headrace, meson.get_compiler('c').find_library('m')]))
 """

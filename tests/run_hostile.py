@@ -149,6 +149,8 @@ def outputs(c, model, text):
             with open(victim, "rb") as f:
                 c.note(f"{name} is untouched by --{option}", f.read() == before, 0, "")
     twice = os.path.join(c.folder, "twice")
+    for option in ("text", "json", "dump-tokens", "dump-logits"):
+        c.refused(f"- as a name, --{option}", usual + [f"--{option}", "-"], "/dev/stdin")
     c.refused("one file for two outputs", usual + ["--json", twice, "--dump-logits", twice], twice)
     c.refused("an empty path", usual + ["--json", ""], "json", "empty")
     c.refused("a cluster of letters", usual + ["-xyz"], "-x")

@@ -31,8 +31,7 @@ static bool check(const struct model_run *run, hr_status status, const char *cal
     if (status == HR_OK)
         return true;
     const char *text = hr_error_text(run->context);
-    snprintf(error, GGUF_ERROR_BYTES, "%s: %s; %s", call, *text ? text : hr_status_text(status),
-             hr_status_todo(status));
+    snprintf(error, GGUF_ERROR_BYTES, "%s: %s", call, *text ? text : hr_status_text(status));
     return false;
 }
 

@@ -76,7 +76,7 @@ bool run_options_parse(int argc, char **argv, struct run_options *options, int *
 void run_options_free(struct run_options *options);
 
 /* Names of the K/V types, by hr_dtype. */
-extern const char *const run_kv_names[3];
+extern const char *const run_kv_names[HR_FP32 + 1];
 
 void run_usage(FILE *out);
 

@@ -4,13 +4,16 @@
 #include "tools/run.h"
 #include "tools/gemm_weight.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 struct scoring {
     XXH3_state_t *hash;
+    int write_error; /* errno of a write to the dump that failed */
     double nll[RUN_LOGIT_ROWS];
     /* of the rows in run->logits: */
     const struct run *run;
@@ -50,14 +53,15 @@ static const float *logits_row(const struct run *run, int64_t row)
     return run->logits + row * gemm_stride(run->model->dims.vocab);
 }
 
-static void hash_rows(const struct scoring *s)
+static void hash_rows(struct scoring *s)
 {
     const size_t vocab = (size_t)s->run->model->dims.vocab;
     for (int64_t i = 0; i < s->rows; i++) {
         const float *row = logits_row(s->run, i);
         XXH3_64bits_update(s->hash, row, vocab * sizeof(float));
-        if (s->run->logits_dump)
-            fwrite(row, sizeof(float), vocab, s->run->logits_dump);
+        FILE *dump = s->run->logits_dump;
+        if (dump && s->write_error == 0 && fwrite(row, sizeof(float), vocab, dump) != vocab)
+            s->write_error = errno; /* of this thread */
     }
 }
 
@@ -85,6 +89,9 @@ static bool score_rows(struct run *run, int64_t first, int64_t row, int64_t rows
     s->rows = rows;
     model_run_logits(run->forward, row, rows, run->logits);
     gemm_pool_run(run->pool, score_item, run, rows + 1);
+    if (s->write_error)
+        return run_fail(run, "%.300s: write failed: %s", run->options.dump_logits,
+                        strerror(s->write_error));
     for (int64_t i = 0; i < rows; i++) {
         if (!isfinite(s->nll[i]))
             return run_fail(run,

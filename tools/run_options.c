@@ -101,7 +101,7 @@ static bool number(const char *name, const char *text, int64_t low, int64_t high
 
 static bool kv_dtype(const char *text, hr_dtype *dtype)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = HR_BF16; i <= HR_FP32; i++)
         if (strcmp(text, run_kv_names[i]) == 0) {
             *dtype = (hr_dtype)i;
             return true;
@@ -183,7 +183,7 @@ static bool complete(struct run_options *o)
     if (!o->model)
         return bad("--model", "is missing; see headrace run --help");
     if (!o->text && o->n_branches == 0)
-        return bad("--text", "(or --prompt) is missing; see headrace run --help");
+        return bad("--text", "(or --ask or --prompt) is missing; see headrace run --help");
     if (!o->text && (o->dump_tokens || o->dump_logits || o->tokens))
         return bad(o->dump_tokens   ? "--dump-tokens"
                    : o->dump_logits ? "--dump-logits"
@@ -233,6 +233,8 @@ bool run_options_parse(int argc, char **argv, struct run_options *options, int *
             snprintf(name, sizeof(name), "--%s", long_options[index].name);
             return bad(name, "has an empty value");
         }
+        if (optarg && strcmp(optarg, "-") == 0 && is_path(id))
+            return bad("-", "is no file name here; /dev/stdin and /dev/stdout are");
         if (!take(id, optarg, options))
             return false;
     }

@@ -14,8 +14,7 @@ extern "C" {
 typedef struct hr_attention_args {
     /* sizeof(hr_attention_args). */
     size_t struct_size;
-    /* Geometry, window and sinks. The layer's dtype is that of k and v; q_dtype and out_dtype are
-     * in `attend`. */
+    /* Geometry, window and sinks; its dtype is that in which K and V are multiplied. */
     hr_layer_options layer;
     /* Sequences; 0 is allowed. */
     int32_t n_seqs;
@@ -23,7 +22,7 @@ typedef struct hr_attention_args {
      */
     const int64_t *cu_seqlens_q;
     const int64_t *cu_seqlens_k;
-    /* [cu_seqlens_k[n_seqs]][kv_heads][dim], with strides (append.dtype is ignored). */
+    /* [cu_seqlens_k[n_seqs]][kv_heads][dim], with strides; rounded to the layer's dtype. */
     hr_append_args append;
     /* [cu_seqlens_q[n_seqs]][q_heads][dim], with strides, mask, scale and the rest. */
     hr_attend_args attend;

@@ -46,8 +46,8 @@ typedef struct hr_cache_options {
 } hr_cache_options;
 
 /* Creates a cache. The kernel is chosen here and stays the same for the cache's life. *cache is
- * owned by the caller. Errors: HR_E_INVALID, HR_E_UNSUPPORTED, HR_E_NO_MEMORY, HR_E_BUDGET (a block
- * is larger than the whole budget). */
+ * owned by the caller; on failure it is set to NULL. Errors: HR_E_INVALID, HR_E_UNSUPPORTED,
+ * HR_E_NO_MEMORY, HR_E_BUDGET (a block is larger than the whole budget). */
 HR_API hr_status hr_cache_create(hr_context *context, const hr_cache_options *options,
                                  hr_cache **cache);
 

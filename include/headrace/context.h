@@ -69,7 +69,7 @@ HR_API hr_status hr_close(hr_context **context);
 
 /* The sentence for the last call that failed on this context, with the numbers in it; "" if none
  * did. Valid until the next failing call. With NULL: of this thread's last failing call that had no
- * context (hr_open). */
+ * context: hr_open, or any call whose handle was NULL. */
 HR_API const char *hr_error_text(const hr_context *context);
 
 typedef struct hr_stats {

@@ -22,7 +22,8 @@ extern "C" {
       "raise hr_options.device_bytes, or truncate or destroy sequences; nothing was changed")      \
     X(HR_E_STATE, -5, "the call is not valid in this state",                                       \
       "follow the order begin, append and attend for each layer, then commit or abort")            \
-    X(HR_E_BUSY, -6, "the object is in use by an open step", "commit or abort that step first")    \
+    X(HR_E_BUSY, -6, "the object is in use",                                                       \
+      "commit or abort its open step, or destroy what was made from it first")                     \
     X(HR_E_LIMIT, -7, "the batch exceeds the limits that the step was created with",               \
       "create the step with larger hr_step_limits or split the batch")                             \
     X(HR_E_SYSTEM, -8, "the operating system refused a request",                                   \
@@ -37,7 +38,7 @@ typedef enum hr_status {
 /* The text of a code, for example "success"; never NULL. Static storage; any thread. */
 HR_API const char *hr_status_text(hr_status status);
 
-/* What to do about a code, for example "commit or abort that step first"; never NULL. Static
+/* What to do about a code, for example "follow the order begin, append ..."; never NULL. Static
  * storage; any thread. */
 HR_API const char *hr_status_todo(hr_status status);
 

@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 /* Element type of K, V, q and out. All arithmetic accumulates in fp32; P (the softmax weights) is
- * rounded to the K/V type before P*V. */
+ * rounded to the K/V type before P*V. 0 is no type: a field left unset is refused. */
 typedef enum hr_dtype {
-    HR_BF16 = 0, /* bfloat16: the upper half of a binary32 */
-    HR_FP16 = 1, /* IEEE binary16 */
-    HR_FP32 = 2, /* IEEE binary32 */
+    HR_BF16 = 1, /* bfloat16: the upper half of a binary32 */
+    HR_FP16 = 2, /* IEEE binary16 */
+    HR_FP32 = 3, /* IEEE binary32 */
 } hr_dtype;
 
 /* Which keys a query row may see, before window and sinks. Row i of n_q, in a sequence of n_kv

@@ -12,7 +12,7 @@
 /* Distance of neighbouring values of the type at |x|. */
 static double ulp(hr_dtype dtype, double x)
 {
-    static const int bits[] = {8, 11, 24}, lowest[] = {-133, -24, -149};
+    static const int bits[] = {0, 8, 11, 24}, lowest[] = {0, -133, -24, -149};
     int exponent = 0;
     frexp(fabs(x), &exponent);
     int e = exponent - bits[dtype];

@@ -35,7 +35,7 @@ static float source_value(uint64_t uid, int kind, int64_t token, int32_t head, i
 static void make_rows(struct hc_random *r, struct hr_rows *rows, const struct hr_geom *g,
                       int64_t tokens)
 {
-    rows->dtype = (hr_dtype)hc_range(r, 0, 2);
+    rows->dtype = (hr_dtype)hc_range(r, HR_BF16, HR_FP32);
     rows->stride_head = g->dim + hc_range(r, 0, 3);
     rows->stride_token = rows->stride_head * g->kv_heads + hc_range(r, 0, 3);
     rows->data = hc_alloc((size_t)(rows->stride_token * (tokens + 1)) * 4);
@@ -87,7 +87,7 @@ static void make_model(struct model *m, struct hc_random *r)
     m->a.geom = (struct hr_geom){.kv_heads = (int32_t)hc_range(r, 1, 3),
                                  .group = 1,
                                  .dim = dims[hc_range(r, 0, 5)],
-                                 .dtype = (hr_dtype)hc_range(r, 0, 2)};
+                                 .dtype = (hr_dtype)hc_range(r, HR_BF16, HR_FP32)};
     uint32_t blocks = 2 * SEQS * MAX_BLOCKS;
     uint64_t bytes = hr_block_bytes(&m->a.geom);
     m->a.pool =

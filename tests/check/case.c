@@ -72,7 +72,7 @@ static void random_geometry(struct hc_random *r, struct hc_shape *s)
     s->geom.kv_heads = (int32_t)hc_range(r, 1, 4);
     s->geom.group = groups[hc_range(r, 0, hc_chance(r, 90) ? 7 : 10)];
     s->geom.dim = dims[hc_range(r, 0, 15)];
-    s->geom.dtype = (hr_dtype)hc_range(r, 0, 2);
+    s->geom.dtype = (hr_dtype)hc_range(r, HR_BF16, HR_FP32);
     if (hc_chance(r, 30)) {
         s->geom.window = hc_chance(r, 50) ? hc_range(r, 1, 40) : hc_range(r, 1, 400);
         s->geom.sinks = hc_chance(r, 60) ? hc_range(r, 0, 5) : hc_range(r, 0, 300);
@@ -85,8 +85,8 @@ void hc_shape_random(struct hc_shape *s, uint64_t seed, int64_t work)
     memset(s, 0, sizeof *s);
     random_geometry(&r, s);
     s->mask = hc_chance(&r, 70) ? HR_MASK_CAUSAL : HR_MASK_FULL;
-    s->q_dtype = hc_chance(&r, 60) ? s->geom.dtype : (hr_dtype)hc_range(&r, 0, 2);
-    s->out_dtype = hc_chance(&r, 60) ? s->geom.dtype : (hr_dtype)hc_range(&r, 0, 2);
+    s->q_dtype = hc_chance(&r, 60) ? s->geom.dtype : (hr_dtype)hc_range(&r, HR_BF16, HR_FP32);
+    s->out_dtype = hc_chance(&r, 60) ? s->geom.dtype : (hr_dtype)hc_range(&r, HR_BF16, HR_FP32);
     s->scale = 1 / sqrtf((float)s->geom.dim);
     if (hc_chance(&r, 30))
         s->scale *= (float)hc_range(&r, -4, 8) + 0.25f;
@@ -116,7 +116,7 @@ void hc_shape_random(struct hc_shape *s, uint64_t seed, int64_t work)
 
 void hc_shape_text(const struct hc_shape *s, char *buffer, size_t size)
 {
-    static const char *const types[] = {"bf16", "fp16", "fp32"};
+    static const char *const types[] = {"", "bf16", "fp16", "fp32"};
     int n = snprintf(
         buffer, size,
         "heads %d/%d D %d kv %s q %s out %s %s window %ld sinks %ld scale %g softcap %g%s%s "

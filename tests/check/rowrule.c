@@ -221,7 +221,7 @@ void hc_test_zeros(const struct hr_kernels *k, uint64_t seed, struct hc_verdict 
     struct hc_shape s = {.geom = {.kv_heads = 1,
                                   .group = 1,
                                   .dim = 64,
-                                  .dtype = (hr_dtype)(seed % 3),
+                                  .dtype = (hr_dtype)(HR_BF16 + seed % 3),
                                   .window = WINDOW},
                          .q_dtype = HR_FP32,
                          .out_dtype = HR_FP32,

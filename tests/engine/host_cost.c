@@ -53,7 +53,8 @@ static void open_setup(struct setup *s)
                               .layers = layers,
                               .n_layers = LAYERS};
     for (int i = 0; i < LAYERS; i++)
-        layers[i] = (hr_layer_options){.q_heads = 32, .kv_heads = 8, .dim_k = 128};
+        layers[i] =
+            (hr_layer_options){.q_heads = 32, .kv_heads = 8, .dim_k = 128, .dtype = HR_BF16};
     check(hr_open(&options, &s->c), NULL);
     s->kernels = *s->c->kernels;
     s->kernels.tile = s->kernels.chunk = s->kernels.fold = s->kernels.append = no_op;
@@ -91,8 +92,12 @@ static double decode_us(struct setup *s)
                              .seqs = DECODE_SEQS,
                              .new_tokens = DECODE_SEQS * CONTEXT,
                              .query_tokens = DECODE_SEQS * CONTEXT};
-    hr_append_args append = {.struct_size = sizeof(append), .k = rows, .v = rows};
-    hr_attend_args attend = {.struct_size = sizeof(attend), .q = rows, .out = rows};
+    hr_append_args append = {.struct_size = sizeof(append), .dtype = HR_BF16, .k = rows, .v = rows};
+    hr_attend_args attend = {.struct_size = sizeof(attend),
+                             .q_dtype = HR_BF16,
+                             .out_dtype = HR_BF16,
+                             .q = rows,
+                             .out = rows};
     hr_seq *seqs[DECODE_SEQS];
     hr_step *step;
     check(hr_step_create(s->cache, &limits, &step), s->c);

@@ -87,7 +87,7 @@ static void choose_layers(struct world *w, bool tight)
             .kv_heads = tight ? 2 : kv,
             .q_heads = (tight ? 2 : kv) * (int32_t)pick(1, 4),
             .dim_k = tight ? 64 : dims[pick(0, 3)],
-            .dtype = tight ? HR_FP32 : (hr_dtype)pick(0, 2),
+            .dtype = tight ? HR_FP32 : (hr_dtype)pick(HR_BF16, HR_FP32),
             .window = pick(0, 2) == 0 ? pick(1, 300) : 0,
             .sinks = pick(0, 1) ? pick(0, 200) : 0,
         };
@@ -300,7 +300,7 @@ static void append_layer(struct world *w, struct open_step *s, int l)
     s->appended[l] = true;
 }
 
-/* What one sequence must give, from its flat arrays. K and V go in as the layer's type. */
+/* What one sequence must give, from its flat arrays. */
 static void attend_flat(struct world *w, int l, const struct model_seq *m, int64_t n_kv,
                         const hr_attend_args *args, int64_t n_q, int64_t row, float *out)
 {
@@ -312,26 +312,12 @@ static void attend_flat(struct world *w, int l, const struct model_seq *m, int64
         .n_seqs = 1,
         .cu_seqlens_q = cu_q,
         .cu_seqlens_k = cu_k,
-        .append = {.struct_size = sizeof(flat.append), .k = m->k[l], .v = m->v[l]},
+        .append = {.struct_size = sizeof(flat.append),
+                   .dtype = HR_FP32,
+                   .k = m->k[l],
+                   .v = m->v[l]},
         .attend = *args,
     };
-    static uint16_t half[2][TOKENS_MAX * 2 * 64];
-    if (layer->dtype != HR_FP32) {
-        for (int64_t i = 0; i < n_kv * kv_width(layer); i++)
-            for (int t = 0; t < 2; t++) {
-                float x = t ? m->v[l][i] : m->k[l][i];
-                uint32_t bits;
-                memcpy(&bits, &x, 4);
-                /* exact: the values have few bits */
-                half[t][i] = (uint16_t)(bits >> 16);
-                if (layer->dtype == HR_FP16)
-                    half[t][i] = x == 0 ? (uint16_t)(bits >> 16 & 0x8000)
-                                        : (uint16_t)((bits >> 16 & 0x8000) |
-                                                     ((bits >> 13 & 0x3ffff) - (112 << 10)));
-            }
-        flat.append.k = half[0];
-        flat.append.v = half[1];
-    }
     flat.attend.q = (const float *)args->q + row * width;
     flat.attend.out = out;
     flat.attend.lse = NULL;

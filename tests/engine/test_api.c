@@ -107,6 +107,7 @@ static void test_cache_errors(void **state)
     TRY(q_heads, 7, HR_E_INVALID, "q_heads is 7");
     TRY(dim_k, 12, HR_E_INVALID, "dim_k is 12");
     TRY(dim_k, 264, HR_E_INVALID, "dim_k is 264");
+    TRY(dtype, (hr_dtype)0, HR_E_INVALID, "dtype is 0");
     TRY(dtype, (hr_dtype)9, HR_E_INVALID, "dtype is 9");
     TRY(window, -1, HR_E_INVALID, "window is -1");
     TRY(dim_v, 8, HR_E_UNSUPPORTED, "dim_v is 8");
@@ -240,6 +241,8 @@ static void test_layer_argument_errors(void **state)
     expect_error(c, hr_step_append(step, 0, &a), HR_E_INVALID, "strides of v");
     a.dtype = (hr_dtype)5;
     expect_error(c, hr_step_append(step, 0, &a), HR_E_INVALID, "dtype of k is 5");
+    a.dtype = (hr_dtype)0;
+    expect_error(c, hr_step_append(step, 0, &a), HR_E_INVALID, "dtype of k is 0");
     assert_int_equal(append(step, 0), HR_OK);
     hr_attend_args t = attend_args();
     t.mask = (hr_mask)3;
@@ -283,13 +286,14 @@ static void test_attention_errors(void **state)
 {
     hr_context *c = open_small(4);
     int64_t cu[3] = {0, 4, 9}, falls[3] = {0, 4, 3}, late[3] = {1, 2, 3};
-    hr_attention_args a = {.struct_size = sizeof(a),
-                           .layer = layer_options(),
-                           .n_seqs = 2,
-                           .cu_seqlens_q = cu,
-                           .cu_seqlens_k = falls,
-                           .append = {.struct_size = sizeof(a.append), .k = data[0], .v = data[1]},
-                           .attend = attend_args()};
+    hr_attention_args a = {
+        .struct_size = sizeof(a),
+        .layer = layer_options(),
+        .n_seqs = 2,
+        .cu_seqlens_q = cu,
+        .cu_seqlens_k = falls,
+        .append = {.struct_size = sizeof(a.append), .dtype = HR_FP32, .k = data[0], .v = data[1]},
+        .attend = attend_args()};
     expect_error(c, hr_attention(c, &a), HR_E_INVALID, "falls from 4 to 3");
     a.cu_seqlens_k = late;
     expect_error(c, hr_attention(c, &a), HR_E_INVALID, "start with 0");

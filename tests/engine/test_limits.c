@@ -94,13 +94,14 @@ static hr_status live(hr_context *c)
     hr_seq *seq = NULL, *child = NULL;
     hr_step *step = NULL;
     int64_t cu[2] = {0, 5};
-    hr_attention_args a = {.struct_size = sizeof(a),
-                           .layer = l,
-                           .n_seqs = 1,
-                           .cu_seqlens_q = cu,
-                           .cu_seqlens_k = cu,
-                           .append = {.struct_size = sizeof(a.append), .k = data[0], .v = data[1]},
-                           .attend = attend_args()};
+    hr_attention_args a = {
+        .struct_size = sizeof(a),
+        .layer = l,
+        .n_seqs = 1,
+        .cu_seqlens_q = cu,
+        .cu_seqlens_k = cu,
+        .append = {.struct_size = sizeof(a.append), .dtype = HR_FP32, .k = data[0], .v = data[1]},
+        .attend = attend_args()};
     hr_status status = hr_cache_create(c, &o, &cache);
     status = status ? status : hr_seq_create(cache, &seq);
     status = status ? status : hr_step_create(cache, &limits, &step);
