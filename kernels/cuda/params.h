@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA kernels take: plain structs, read by C and by CUDA C++. Pointers are device
+ * addresses; strides count elements. */
+#ifndef HR_KERNELS_CUDA_PARAMS_H
+#define HR_KERNELS_CUDA_PARAMS_H
+
+#include <stdint.h>
+
+enum { HR_CU_BLOCK = 128 };                              /* keys of a block and of a page */
+enum { HR_CU_BF16 = 1, HR_CU_FP16 = 2, HR_CU_FP32 = 3 }; /* as hr_dtype */
+
+/* One sequence: its blocks are pages[first_block + b], b = 0 the oldest. */
+struct hr_cu_seq {
+    int64_t n_kv; /* this step's new tokens included */
+    int64_t n_q;
+    int64_t q_row; /* first of its rows in q, out and lse */
+    int64_t first_block;
+};
+
+/* Tile path: rows (token, g) of one KV head, tokens [token, token + tokens) of the n_q. */
+struct hr_cu_tile {
+    int32_t seq, head;
+    int64_t token;
+    int64_t carry; /* first float of its carry in state */
+    int32_t tokens;
+    int32_t list_count; /* entries of `lists` from list_first on; -1: every block */
+    int64_t list_first;
+};
+
+struct hr_cu_attend {
+    const struct hr_cu_seq *seqs;
+    const struct hr_cu_tile *tiles;
+    /* Per block: index of the page of KV head 0, counted in pages from the arena's start. */
+    const uint32_t *pages;
+    const uint32_t *lists; /* logical blocks of a sequence, falling */
+    float *state;          /* carries */
+    void *out;             /* [rows][q_heads][dim], of out_type */
+    float *lse;            /* [rows][q_heads]; NULL: not wanted */
+    const float *sink_logits;
+    uint32_t *next_tile; /* zeroed before the launch */
+    int64_t out_stride_token, out_stride_head;
+    int64_t lse_stride_token, lse_stride_head;
+    int64_t window, sinks; /* window 0: none */
+    /* The blocks [n - wave_end, n - wave_begin) of each sequence, n its number of blocks. */
+    int64_t wave_begin, wave_end;
+    int32_t n_tiles;
+    int32_t group;       /* G: query heads per KV head */
+    int32_t tile_tokens; /* most of one tile: what a box of q holds */
+    int32_t causal;
+    int32_t first, last; /* wave */
+    int32_t out_type;    /* hr_dtype */
+    float factor;        /* scale * log2(e); with a softcap cap * log2(e) */
+    float softcap;       /* scale / cap; 0: no softcap */
+};
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thin wrapper per instruction, each with its section of the PTX ISA (9.0). Shared-memory
+ * addresses are 32-bit ones of the shared window. */
+#ifndef HR_KERNELS_CUDA_PTX_CUH
+#define HR_KERNELS_CUDA_PTX_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+#define HR_DEVICE static __device__ __forceinline__
+
+HR_DEVICE uint32_t shared_address(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/* 9.7.13.15.9 mbarrier.init */
+HR_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/* 9.7.13.15.13 mbarrier.arrive */
+HR_DEVICE void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* 9.7.13.15.11 mbarrier.arrive.expect_tx */
+HR_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* 9.7.13.15.16 mbarrier.try_wait: until the phase of this parity is over */
+HR_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n\t"
+                 ".reg .pred done;\n\t"
+                 "again:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+                 "@done bra over;\n\t"
+                 "bra again;\n\t"
+                 "over:\n\t"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* 9.7.13.4 fence.mbarrier_init: to other CTAs and the copy engine */
+HR_DEVICE void barrier_init_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* 9.7.13.4 fence.proxy.async: ordinary shared stores before the copy engine's or wgmma's reads */
+HR_DEVICE void async_fence(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* 9.7.9.25.5.2 cp.async.bulk.tensor, five dimensions */
+HR_DEVICE void tensor_load5(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1,
+                            int c2, int c3, int c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+
+/* 9.7.9.25.5.5 prefetch.tensormap */
+HR_DEVICE void tensor_map_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* 9.7.19.5 setmaxnreg */
+template <int count> HR_DEVICE void registers_take(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count> HR_DEVICE void registers_give(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+/* 9.7.13.1 bar.sync, bar.arrive */
+HR_DEVICE void named_sync(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+HR_DEVICE void named_arrive(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* 9.7.3.21 ex2, subnormals kept out of the way by .ftz */
+HR_DEVICE float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 9.7.15.6 wgmma.fence, commit_group, wait_group */
+HR_DEVICE void wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+HR_DEVICE void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int pending> HR_DEVICE void wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* Keeps accumulators in place across a wait: the compiler does not know that wgmma writes them. */
+template <int count> HR_DEVICE void registers_fence(float (&x)[count])
+{
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        asm volatile("" : "+f"(x[i])::"memory");
+}
+
+/* Shared-memory matrix descriptor of wgmma, 128-byte swizzle (9.7.15.5.1.2.2). Offsets in bytes:
+ * leading (between slabs of 64 columns, for operands with rows along K) and stride (8 rows). */
+HR_DEVICE uint64_t wgmma_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
+           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
+}
+
+#endif
