@@ -4,10 +4,7 @@
 #ifndef HR_KERNELS_CUDA_PARAMS_H
 #define HR_KERNELS_CUDA_PARAMS_H
 
-#include <stdint.h>
-
-enum { HR_CU_BLOCK = 128 };                              /* keys of a block and of a page */
-enum { HR_CU_BF16 = 1, HR_CU_FP16 = 2, HR_CU_FP32 = 3 }; /* as hr_dtype */
+#include "src/base/geom.h"
 
 /* One sequence: its blocks are pages[first_block + b], b = 0 the oldest. */
 struct hr_cu_seq {

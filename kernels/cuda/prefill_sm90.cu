@@ -11,7 +11,7 @@
 
 enum {
     ROWS = 128, /* of a tile */
-    KEYS = HR_CU_BLOCK,
+    KEYS = HR_BLOCK_TOKENS,
     STAGES = 2,
     TILES = 2, /* in the ring of tile numbers */
     THREADS = 384,
@@ -33,7 +33,6 @@ template <int D> struct layout {
     static constexpr int k = q + bytes;
     static constexpr int v = k + STAGES * bytes;
     static constexpr int barriers = v + STAGES * bytes;
-    static constexpr int total = barriers + 256;
 };
 
 struct shared_words {
@@ -46,6 +45,7 @@ struct shared_words {
     int32_t none[TILES];   /* the tile sees no block */
     float unused;
 };
+static_assert(sizeof(struct shared_words) <= 256, "a launch leaves 256 bytes behind the tiles");
 
 /* Where a ring stands. */
 struct ring {
@@ -214,6 +214,47 @@ template <int D, class T> struct consumer {
             *reinterpret_cast<volatile float *>(&w->unused) = sum;
     }
 
+    /* Issues S = Q K^T of the K tile at hand. */
+    __device__ __forceinline__ void start_scores(float (&s)[KEYS / 2], uint32_t q)
+    {
+        registers_fence(s);
+        wgmma_fence();
+        multiply_keys<D, T>(s, q, key_tile());
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void scores_done(float (&s)[KEYS / 2])
+    {
+        registers_fence(s);
+        release(&w->k_empty[keys.at]);
+        keys.next(STAGES);
+    }
+
+    /* Issues O += P V of the V tile at hand, once it is there. */
+    __device__ __forceinline__ void start_output(const uint32_t (&p)[KEYS / 4])
+    {
+        wgmma_fence();
+        multiply_values<D, T>(o, p, value_tile());
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void output_done(void)
+    {
+        wgmma_wait<0>();
+        registers_fence(o);
+        release(&w->v_empty[values.at]);
+        values.next(STAGES);
+    }
+
+    /* The weights of a block are all there: O is ready for its V. */
+    __device__ __forceinline__ void settle(const float (&s)[KEYS / 2], const float (&alpha)[2],
+                                           uint32_t (&p)[KEYS / 4])
+    {
+        rows.add_up(alpha);
+        scale_output(alpha);
+        pack_weights<T>(p, s);
+    }
+
     /* The blocks of one tile. */
     __device__ __forceinline__ void run_blocks(void)
     {
@@ -225,62 +266,38 @@ template <int D, class T> struct consumer {
         barrier_wait(shared_address(&w->k_full[keys.at]), keys.phase);
         int64_t block = w->block[keys.at];
         take_turn();
-        registers_fence(s);
-        wgmma_fence();
-        multiply_keys<D, T>(s, q, key_tile());
-        wgmma_commit();
+        start_scores(s, q);
         pass_turn();
         wgmma_wait<0>();
-        registers_fence(s);
-        release(&w->k_empty[keys.at]);
-        keys.next(STAGES);
+        scores_done(s);
         rows.raise(a, block >> 1, s, alpha);
         rows.template weigh<0, GROUPS>(a, s);
-        rows.add_up(alpha);
-        scale_output(alpha);
-        pack_weights<T>(p, s);
+        settle(s, alpha, p);
         while ((block & 1) == 0) {
             barrier_wait(shared_address(&w->k_full[keys.at]), keys.phase);
             block = w->block[keys.at];
             take_turn();
-            registers_fence(s);
             registers_fence(o);
-            wgmma_fence();
-            multiply_keys<D, T>(s, q, key_tile());
-            wgmma_commit();
+            start_scores(s, q);
             barrier_wait(shared_address(&w->v_full[values.at]), values.phase);
-            wgmma_fence();
-            multiply_values<D, T>(o, p, value_tile());
-            wgmma_commit();
+            start_output(p);
             pass_turn();
             wgmma_wait<1>();
-            registers_fence(s);
-            release(&w->k_empty[keys.at]);
-            keys.next(STAGES);
+            scores_done(s);
             rows.raise(a, block >> 1, s, alpha);
             rows.template weigh<0, EARLY_GROUPS>(a, s);
             hold_back(fmaxf(rows.sum[0], rows.sum[1]));
-            wgmma_wait<0>();
-            registers_fence(o);
-            release(&w->v_empty[values.at]);
-            values.next(STAGES);
+            output_done();
             rows.template weigh<EARLY_GROUPS, GROUPS>(a, s);
-            rows.add_up(alpha);
-            scale_output(alpha);
-            pack_weights<T>(p, s);
+            settle(s, alpha, p);
         }
         release(&w->q_empty);
         barrier_wait(shared_address(&w->v_full[values.at]), values.phase);
         take_turn();
         registers_fence(o);
-        wgmma_fence();
-        multiply_values<D, T>(o, p, value_tile());
-        wgmma_commit();
+        start_output(p);
         pass_turn();
-        wgmma_wait<0>();
-        registers_fence(o);
-        release(&w->v_empty[values.at]);
-        values.next(STAGES);
+        output_done();
     }
 
     __device__ __forceinline__ void load_carry(const struct hr_cu_tile &tile)

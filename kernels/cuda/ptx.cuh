@@ -54,12 +54,6 @@ HR_DEVICE void barrier_init_fence(void)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* 9.7.13.4 fence.proxy.async: ordinary shared stores before the copy engine's or wgmma's reads */
-HR_DEVICE void async_fence(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 /* 9.7.9.25.5.2 cp.async.bulk.tensor, five dimensions */
 HR_DEVICE void tensor_load5(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1,
                             int c2, int c3, int c4)

@@ -68,16 +68,16 @@ struct row_state {
         whole_high = first.hi;
     }
 
-    __device__ __forceinline__ void mask(int64_t block, float (&s)[HR_CU_BLOCK / 2]) const
+    __device__ __forceinline__ void mask(int64_t block, float (&s)[HR_BLOCK_TOKENS / 2]) const
     {
-        int64_t base = block * HR_CU_BLOCK + threadIdx.x % 4 * 2;
+        int64_t base = block * HR_BLOCK_TOKENS + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int32_t hi = (int32_t)min(max(sees[r].hi - base, (int64_t)0), (int64_t)HR_CU_BLOCK);
-            int32_t lo = (int32_t)min(max(sees[r].lo - base, (int64_t)0), (int64_t)HR_CU_BLOCK);
-            int32_t to = (int32_t)min(max(sink[r] - base, (int64_t)0), (int64_t)HR_CU_BLOCK);
+            int32_t hi = (int32_t)min(max(sees[r].hi - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
+            int32_t lo = (int32_t)min(max(sees[r].lo - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
+            int32_t to = (int32_t)min(max(sink[r] - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
 #pragma unroll
-            for (int i = 0; i < HR_CU_BLOCK / 4; i++) {
+            for (int i = 0; i < HR_BLOCK_TOKENS / 4; i++) {
                 int column = i / 2 * 8 + i % 2, at = i / 2 * 4 + r * 2 + i % 2;
                 if (column >= hi || (column < lo && column >= to))
                     s[at] = -CUDART_INF_F;
@@ -87,20 +87,20 @@ struct row_state {
 
     /* Masks the scores, raises m, gives alpha; then `columns` may be called. */
     __device__ __forceinline__ void raise(const struct hr_cu_attend &a, int64_t block,
-                                          float (&s)[HR_CU_BLOCK / 2], float (&alpha)[2])
+                                          float (&s)[HR_BLOCK_TOKENS / 2], float (&alpha)[2])
     {
         if (a.softcap > 0) {
 #pragma unroll
-            for (int i = 0; i < HR_CU_BLOCK / 2; i++)
+            for (int i = 0; i < HR_BLOCK_TOKENS / 2; i++)
                 s[i] = tanh_exp(__fmul_rn(s[i], a.softcap));
         }
-        if (block * HR_CU_BLOCK < whole_low || (block + 1) * HR_CU_BLOCK > whole_high)
+        if (block * HR_BLOCK_TOKENS < whole_low || (block + 1) * HR_BLOCK_TOKENS > whole_high)
             mask(block, s);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float top = fmaxf(s[2 * r], s[2 * r + 1]);
 #pragma unroll
-            for (int j = 1; j < HR_CU_BLOCK / 8; j++)
+            for (int j = 1; j < HR_BLOCK_TOKENS / 8; j++)
                 top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
             top = fmaxf(m[r], quad_max(top));
             float ref = top == -CUDART_INF_F ? 0.0f : top; /* no key yet: every weight is 0 */
@@ -113,7 +113,8 @@ struct row_state {
 
     /* Scores to weights, in place: column groups [from, to) of 16, all in rising order. */
     template <int from, int to>
-    __device__ __forceinline__ void weigh(const struct hr_cu_attend &a, float (&s)[HR_CU_BLOCK / 2])
+    __device__ __forceinline__ void weigh(const struct hr_cu_attend &a,
+                                          float (&s)[HR_BLOCK_TOKENS / 2])
     {
 #pragma unroll
         for (int j = from; j < to; j++)
@@ -161,11 +162,11 @@ struct row_state {
         for (int j = 0; j < D / 8; j++) {
             float x = __fmaf_rn(o[4 * j + 2 * r], scale, 0.0f);
             float y = __fmaf_rn(o[4 * j + 2 * r + 1], scale, 0.0f);
-            if (a.out_type == HR_CU_FP32)
+            if (a.out_type == HR_FP32)
                 *reinterpret_cast<float2 *>(static_cast<float *>(a.out) + at + 8 * j) = {x, y};
             else
                 *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at + 8 * j) =
-                    a.out_type == HR_CU_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
+                    a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
         }
         if (a.lse && threadIdx.x % 4 == 0)
             a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = lse;

@@ -24,11 +24,6 @@ HR_DEVICE struct visible visible_keys(const struct hr_cu_attend &a, const struct
     return v;
 }
 
-HR_DEVICE int64_t blocks_of(int64_t keys)
-{
-    return (keys + HR_CU_BLOCK - 1) / HR_CU_BLOCK;
-}
-
 struct walk {
     const uint32_t *pages, *list;
     int64_t top, low, sinks, bottom; /* blocks [low, top) and [0, sinks), none below bottom */
@@ -41,14 +36,14 @@ struct walk {
         struct hr_cu_seq seq = a.seqs[tile.seq];
         struct visible first = visible_keys(a, seq, tile.token);
         struct visible last = visible_keys(a, seq, tile.token + tile.tokens - 1);
-        int64_t n = blocks_of(seq.n_kv);
+        int64_t n = hr_blocks_of(seq.n_kv);
         pages = a.pages + seq.first_block;
         list = a.lists + tile.list_first;
         left = tile.list_count;
         head = tile.head;
-        low = first.lo / HR_CU_BLOCK;
-        sinks = last.lo > 0 ? blocks_of(min(a.sinks, last.hi)) : 0;
-        top = min(blocks_of(last.hi), n - a.wave_begin);
+        low = first.lo / HR_BLOCK_TOKENS;
+        sinks = last.lo > 0 ? hr_blocks_of(min(a.sinks, last.hi)) : 0;
+        top = min(hr_blocks_of(last.hi), n - a.wave_begin);
         bottom = max(n - a.wave_end, (int64_t)0);
     }
 

@@ -41,7 +41,7 @@ struct fp16 {
     "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "                       \
     "%58, %59, %60, %61, %62, %63"
 
-/* D is zeroed first unless `add`. Shared A and B, both with K innermost. */
+/* D is zeroed first unless `more`. Shared A and B, both with K innermost. */
 #define HR_WGMMA_SHARED(type, ptx, n, regs, a, b, add)                                             \
     HR_DEVICE void wgmma_shared(type, float(&d)[regs], uint64_t desc_a, uint64_t desc_b, int more) \
     {                                                                                              \

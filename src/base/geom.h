@@ -5,6 +5,13 @@
 
 #include <headrace/types.h>
 
+/* Small functions that the GPU's kernels call too. */
+#ifdef __CUDACC__
+#define HR_ANYWHERE __host__ __device__
+#else
+#define HR_ANYWHERE
+#endif
+
 enum { HR_BLOCK_TOKENS = 128, HR_DIM_MAX = 256 };
 
 /* Of a sequence, a batch or a window: far from where sums of lengths could overflow. */
@@ -58,7 +65,7 @@ static inline unsigned char *hr_page_addr(const struct hr_geom *g, const struct 
     return hr_block_addr(p, block) + (uint64_t)head * hr_page_bytes(g);
 }
 
-static inline int64_t hr_blocks_of(int64_t tokens)
+static inline HR_ANYWHERE int64_t hr_blocks_of(int64_t tokens)
 {
     return (tokens + HR_BLOCK_TOKENS - 1) / HR_BLOCK_TOKENS;
 }
