@@ -65,34 +65,38 @@ static bool has_amx(const struct doctor_facts *m)
     return has_avx512bf16(m) && m->flags[DOCTOR_AMX_TILE] && m->flags[DOCTOR_AMX_BF16];
 }
 
-static const char *best_level(const struct doctor_facts *m)
+/* A kernel level and what of the CPU it stands for. */
+struct level {
+    const char *name, *text;
+};
+
+static struct level best_level(const struct doctor_facts *m)
 {
-    return has_amx(m)          ? "amx"
-           : has_avx512bf16(m) ? "avx512bf16"
-           : has_avx2(m)       ? "avx2"
-                               : "portable";
+    if (has_amx(m))
+        return (struct level){"amx", "AVX-512 with BF16, AMX"};
+    if (has_avx512bf16(m))
+        return (struct level){"avx512bf16", "AVX-512 with BF16"};
+    if (has_avx2(m))
+        return (struct level){"avx2", "AVX2 with FMA and F16C"};
+    return (struct level){"portable", "no AVX2 with FMA and F16C"};
 }
 
 static void judge_cpu(const struct doctor_facts *m, struct doctor_finding *f)
 {
     const char *model = m->cpu_model[0] ? m->cpu_model : "unknown CPU";
     f->check = "cpu";
-    doctor_say(f, has_avx2(m) ? DOCTOR_OK : DOCTOR_WARN, "%s: %s", model,
-               has_amx(m)          ? "AVX-512 with BF16, AMX"
-               : has_avx512bf16(m) ? "AVX-512 with BF16"
-               : has_avx2(m)       ? "AVX2 with FMA and F16C"
-                                   : "no AVX2 with FMA and F16C");
+    doctor_say(f, has_avx2(m) ? DOCTOR_OK : DOCTOR_WARN, "%s: %s", model, best_level(m).text);
     if (!has_avx2(m))
         fix(f, "use an x86-64 CPU of 2013 or later; in a virtual machine pass the host's CPU model "
                "through");
     doctor_add_text(f, "model", m->cpu_model);
-    doctor_add_text(f, "best_level", best_level(m));
+    doctor_add_text(f, "best_level", best_level(m).name);
     doctor_add_number(f, "amx_bf16", m->flags[DOCTOR_AMX_BF16], true);
 }
 
 static void judge_kernel(const struct doctor_facts *m, struct doctor_finding *f)
 {
-    const char *best = best_level(m);
+    const char *best = best_level(m).name;
     f->check = "kernel";
     if (!m->kernel[0]) {
         doctor_say(f, DOCTOR_FAIL, "no context could be opened: %s", m->kernel_error);

@@ -42,6 +42,31 @@ static void amx_end(void)
     _tile_release();
 }
 
+/* Result tiles += a * b, 32 elements deep: `a` has 16 rows, `b` nv vectors of query rows. */
+HR_INLINE void amx_multiply(const void *a, size_t a_bytes, const float *b, int nv)
+{
+    _tile_loadd(3, a, a_bytes);
+    _tile_loadd(4, b, AMX_STRIP_BYTES);
+    _tile_dpbf16ps(0, 3, 4);
+    if (nv > 1) {
+        _tile_loadd(5, b + HR_VW, AMX_STRIP_BYTES);
+        _tile_dpbf16ps(1, 3, 5);
+    }
+    if (nv > 2) {
+        _tile_loadd(6, b + 2 * HR_VW, AMX_STRIP_BYTES);
+        _tile_dpbf16ps(2, 3, 6);
+    }
+}
+
+HR_INLINE void amx_store(float *c, int nv)
+{
+    _tile_stored(0, c, AMX_STRIP_BYTES);
+    if (nv > 1)
+        _tile_stored(1, c + HR_VW, AMX_STRIP_BYTES);
+    if (nv > 2)
+        _tile_stored(2, c + 2 * HR_VW, AMX_STRIP_BYTES);
+}
+
 /* Scores of keys [key, end), multiples of HR_KEY_STEP, into s[key][row]; K as in the page. */
 HR_INLINE void amx_scores(float *s, const unsigned char *k, size_t row_bytes, const float *q,
                           int key, int end, int nv, struct fetch fetch)
@@ -57,23 +82,9 @@ HR_INLINE void amx_scores(float *s, const unsigned char *k, size_t row_bytes, co
         _tile_zero(1);
         _tile_zero(2);
         for (size_t i = 0; i < row_bytes; i += AMX_BYTES, b += AMX_PAIRS * HR_STRIP) {
-            _tile_loadd(3, a + i, row_bytes);
-            _tile_loadd(4, b, AMX_STRIP_BYTES);
-            _tile_dpbf16ps(0, 3, 4);
-            if (nv > 1) {
-                _tile_loadd(5, b + HR_VW, AMX_STRIP_BYTES);
-                _tile_dpbf16ps(1, 3, 5);
-            }
-            if (nv > 2) {
-                _tile_loadd(6, b + 2 * HR_VW, AMX_STRIP_BYTES);
-                _tile_dpbf16ps(2, 3, 6);
-            }
+            amx_multiply(a + i, row_bytes, b, nv);
         }
-        _tile_stored(0, c, AMX_STRIP_BYTES);
-        if (nv > 1)
-            _tile_stored(1, c + HR_VW, AMX_STRIP_BYTES);
-        if (nv > 2)
-            _tile_stored(2, c + 2 * HR_VW, AMX_STRIP_BYTES);
+        amx_store(c, nv);
     }
     AMX_FENCE();
 }
@@ -113,23 +124,9 @@ HR_INLINE void amx_values(float *o, const float *values, const float *p, int key
         if (nv > 2)
             _tile_loadd(2, o + 2 * HR_VW, AMX_STRIP_BYTES);
         for (int e = key; e < end; e += HR_KEY_STEP, a += AMX_PAIRS, b += AMX_PAIRS * HR_STRIP) {
-            _tile_loadd(3, a, AMX_V_BYTES);
-            _tile_loadd(4, b, AMX_STRIP_BYTES);
-            _tile_dpbf16ps(0, 3, 4);
-            if (nv > 1) {
-                _tile_loadd(5, b + HR_VW, AMX_STRIP_BYTES);
-                _tile_dpbf16ps(1, 3, 5);
-            }
-            if (nv > 2) {
-                _tile_loadd(6, b + 2 * HR_VW, AMX_STRIP_BYTES);
-                _tile_dpbf16ps(2, 3, 6);
-            }
+            amx_multiply(a, AMX_V_BYTES, b, nv);
         }
-        _tile_stored(0, o, AMX_STRIP_BYTES);
-        if (nv > 1)
-            _tile_stored(1, o + HR_VW, AMX_STRIP_BYTES);
-        if (nv > 2)
-            _tile_stored(2, o + 2 * HR_VW, AMX_STRIP_BYTES);
+        amx_store(o, nv);
     }
     AMX_FENCE();
 }
