@@ -99,6 +99,10 @@ struct hr_kernels {
     int32_t (*tile_rows)(const struct hr_geom *g);
     /* Floats of carry of a tile of so many rows. */
     int64_t (*carry_floats)(const struct hr_geom *g, int32_t rows);
+    /* Blocks per chunk of the split path. Depends on nothing else: it decides bits. */
+    int32_t (*chunk_blocks)(int64_t n_kv, int64_t n_q, const struct hr_geom *g);
+    /* Bytes of K/V that a cache keeps: tiles of so many heads run together. 0: of all heads. */
+    int64_t section_bytes;
     /* Bytes of scratch per thread, any geometry of hr_geom's limits; aligned to 64. */
     size_t (*scratch_bytes)(void);
     /* args: struct hr_attend. */
@@ -114,18 +118,5 @@ const struct hr_kernels *hr_kernels_select(enum hr_caps caps);
 
 /* The tables of this build, i = 0, 1, ...; NULL behind the last. For tests. */
 const struct hr_kernels *hr_kernels_at(int32_t i);
-
-/* Blocks per chunk of the split path. Depends only on what is named here. */
-static inline int32_t hr_chunk_blocks(int64_t n_kv, const struct hr_geom *g)
-{
-    int64_t want = hr_blocks_of(n_kv) * g->kv_heads / 256;
-    int32_t low = (g->group + 15) / 16 > 4 ? (g->group + 15) / 16 : 4;
-    int32_t blocks = 1;
-    if (low > 16)
-        low = 16;
-    while (blocks * 2 <= want && blocks < 16)
-        blocks *= 2;
-    return blocks < low ? low : blocks;
-}
 
 #endif

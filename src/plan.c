@@ -32,7 +32,7 @@ static int64_t tile_tokens(const struct hr_plan_input *in)
 
 static int64_t chunk_count(const struct hr_plan_input *in, const struct hr_shape *shape)
 {
-    int64_t per_chunk = hr_chunk_blocks(shape->n_kv, in->geom);
+    int64_t per_chunk = in->kernels->chunk_blocks(shape->n_kv, shape->n_q, in->geom);
     return (hr_blocks_of(shape->n_kv) + per_chunk - 1) / per_chunk;
 }
 
@@ -76,16 +76,27 @@ static bool make_room(struct hr_plan *plan, const struct hr_plan_input *in, stru
                          sizeof(*plan->folds));
 }
 
+/* Heads whose tiles run together: all, or as many as have K/V that a cache keeps. */
+static int32_t heads_together(const struct hr_plan_input *in, int32_t seq)
+{
+    int32_t heads = in->geom->kv_heads;
+    int64_t bytes =
+        in->shapes[seq].n_kv * 2 * in->geom->dim * (int64_t)hr_dtype_bytes(in->geom->dtype);
+    int64_t fit = in->kernels->section_bytes ? in->kernels->section_bytes / (bytes + 1) : heads;
+    return fit < 1 ? 1 : fit < heads ? (int32_t)fit : heads;
+}
+
 /* The newest tokens first: under a causal mask they have the most keys. Heads innermost, so that
- * threads share the sequence's blocks. */
-static void add_tiles(struct hr_plan *plan, const struct hr_plan_input *in, int32_t seq)
+ * tiles that run at one time share the sequence's blocks. */
+static void add_tiles_of(struct hr_plan *plan, const struct hr_plan_input *in, int32_t seq,
+                         int32_t first_head, int32_t end_head)
 {
     const struct hr_geom *g = in->geom;
     int64_t n_q = in->shapes[seq].n_q, per_tile = plan->tile_tokens;
     for (int64_t token = (n_q - 1) / per_tile * per_tile; token >= 0; token -= per_tile) {
         int32_t tokens = (int32_t)(n_q - token < per_tile ? n_q - token : per_tile);
         int64_t carry = plan->waves > 1 ? in->kernels->carry_floats(g, tokens * g->group) : 0;
-        for (int32_t head = 0; head < g->kv_heads; head++) {
+        for (int32_t head = first_head; head < end_head; head++) {
             plan->tiles[plan->n_tiles++] =
                 (struct hr_tile){seq, head, token, plan->carry_floats, tokens};
             plan->carry_floats += carry;
@@ -93,12 +104,19 @@ static void add_tiles(struct hr_plan *plan, const struct hr_plan_input *in, int3
     }
 }
 
+static void add_tiles(struct hr_plan *plan, const struct hr_plan_input *in, int32_t seq)
+{
+    int32_t heads = in->geom->kv_heads, together = heads_together(in, seq);
+    for (int32_t head = 0; head < heads; head += together)
+        add_tiles_of(plan, in, seq, head, head + together < heads ? head + together : heads);
+}
+
 static void add_chunks(struct hr_plan *plan, const struct hr_plan_input *in, int32_t seq)
 {
     const struct hr_geom *g = in->geom;
     const struct hr_shape *shape = &in->shapes[seq];
     int64_t blocks = hr_blocks_of(shape->n_kv), count = chunk_count(in, shape);
-    int32_t per_chunk = hr_chunk_blocks(shape->n_kv, g);
+    int32_t per_chunk = in->kernels->chunk_blocks(shape->n_kv, shape->n_q, g);
     int64_t floats = shape->n_q * g->group * (g->dim + 2);
     for (int32_t head = 0; head < g->kv_heads; head++) {
         plan->folds[plan->n_folds++] = (struct hr_fold){seq, head, plan->n_chunks, (int32_t)count};
@@ -205,7 +223,7 @@ int64_t hr_plan_text(const struct hr_plan *plan, const struct hr_plan_input *in,
             put(buffer, size, &n, "tiles\n");
         else
             put(buffer, size, &n, "%lld chunks of %d blocks\n", (long long)chunk_count(in, s),
-                hr_chunk_blocks(s->n_kv, g));
+                in->kernels->chunk_blocks(s->n_kv, s->n_q, g));
     }
     return n;
 }

@@ -348,4 +348,16 @@ static void chunk_item(const void *args, int64_t item, void *scratch)
     chunk_end(&t);
 }
 
+static int32_t chunk_blocks(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
+{
+    int64_t want = hr_blocks_of(n_kv) * g->kv_heads / 256;
+    int32_t low = (g->group + 15) / 16 > 4 ? (g->group + 15) / 16 : 4;
+    int32_t blocks = 1;
+    if (low > 16)
+        low = 16;
+    while (blocks * 2 <= want && blocks < 16)
+        blocks *= 2;
+    return blocks < low ? low : blocks;
+}
+
 #endif

@@ -32,8 +32,8 @@ static size_t scratch_bytes(void)
     {                                                                                              \
         .name = level_name, .variant = level_variant, .caps = level_caps, .id = level_id,          \
         .tile_rows_min = HR_CHUNK_ROWS, .tile_rows = tile_rows, .carry_floats = carry_floats,      \
-        .scratch_bytes = scratch_bytes, .tile = tile_run, .chunk = chunk_item, .fold = fold_item,  \
-        .append = append_item                                                                      \
+        .chunk_blocks = chunk_blocks, .scratch_bytes = scratch_bytes, .tile = tile_run,            \
+        .chunk = chunk_item, .fold = fold_item, .append = append_item                              \
     }
 
 #endif

@@ -104,7 +104,7 @@ static void plan_prefill(struct bench *b)
 static void plan_decode(struct bench *b)
 {
     const struct hr_geom *g = &b->a.geom;
-    int64_t n = hr_blocks_of(b->seq.n_kv), step = hr_chunk_blocks(b->seq.n_kv, g);
+    int64_t n = hr_blocks_of(b->seq.n_kv), step = b->k->chunk_blocks(b->seq.n_kv, 1, g);
     int64_t per_head = (n + step - 1) / step, floats = (int64_t)g->group * (g->dim + 2);
     b->chunks = hc_alloc((size_t)(per_head * g->kv_heads) * sizeof *b->chunks);
     b->folds = hc_alloc((size_t)g->kv_heads * sizeof *b->folds);

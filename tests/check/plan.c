@@ -30,11 +30,12 @@ static void plan_tiles(struct plan *p, const struct hc_case *c, const struct hr_
     }
 }
 
-static void plan_chunks(struct plan *p, const struct hc_case *c, int32_t seq)
+static void plan_chunks(struct plan *p, const struct hc_case *c, const struct hr_kernels *k,
+                        int32_t seq)
 {
     const struct hr_geom *g = &c->shape.geom;
     const struct hr_seq_view *s = c->seqs + seq;
-    int32_t step = hr_chunk_blocks(s->n_kv, g);
+    int32_t step = k->chunk_blocks(s->n_kv, s->n_q, g);
     int64_t n = hr_blocks_of(s->n_kv), rows = s->n_q * g->group;
     for (int32_t h = 0; h < g->kv_heads; h++) {
         struct hr_fold *fold = p->folds + p->n_folds++;
@@ -67,7 +68,7 @@ static void plan_make(struct plan *p, const struct hc_case *c, const struct hr_k
         if (rows >= k->tile_rows_min)
             plan_tiles(p, c, k, i, tile_tokens);
         else if (rows > 0)
-            plan_chunks(p, c, i);
+            plan_chunks(p, c, k, i);
     }
 }
 
