@@ -1,51 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tile path on Hopper: 128 rows (token, g) a tile, one persistent CTA per multiprocessor. Warp
- * 0 of the producer warpgroup loads Q and K, warp 1 V; two consumer warpgroups of 64 rows each
- * multiply and take turns on the tensor cores (ping-pong, FlashAttention-3), with the softmax of
- * one block between the products of its neighbours. Key blocks come newest first; every row keeps
- * its own maximum, rescaled without branches, so its bits do not depend on the rows beside it. */
+/* The tile path on Hopper: tiles of 64 rows (token, g) per consumer warpgroup, one persistent CTA
+ * per multiprocessor. In the producer warpgroup one thread plans tiles, one loads Q and K, one V;
+ * the consumers multiply and take turns on the tensor cores (ping-pong, FlashAttention-3), with the
+ * softmax of one block between the products of its neighbours. Key blocks come newest first; every
+ * row keeps its own maximum, rescaled without branches, so its bits do not depend on the rows
+ * beside it. */
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/softmax.cuh"
 #include "kernels/cuda/walk.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum {
-    ROWS = 128, /* of a tile */
     KEYS = HR_BLOCK_TOKENS,
-    STAGES = 2,
-    TILES = 2, /* in the ring of tile numbers */
-    THREADS = 384,
-    CONSUMERS = 256,
-    CONSUMER_WARPS = 8,
+    TILES = 2,   /* the consumers' and the next one; more would unbalance the CTAs */
+    QUERIES = 2, /* tiles of Q */
+    STAGES_MAX = 4,
     GROUPS = KEYS / 8, /* of columns */
-    EARLY_GROUPS = 5,  /* weighed while O is still being multiplied */
     TURN = 1,          /* named barriers of the consumers' turns: TURN + warpgroup */
-    PRODUCER_REGISTERS = 40,
-    CONSUMER_REGISTERS = 232,
+    /* shared_words.bits */
+    LAST = 1,        /* no block follows */
+    NEXT_PARTLY = 2, /* not every row sees all keys of the next one */
 };
 
-/* Shared memory; slabs are 64 columns wide: [row][128 bytes], swizzled. */
 template <int D> struct layout {
+    static constexpr int warpgroups = D == 64 ? 3 : 2; /* that consume */
+    static constexpr int consumers = warpgroups * 128;
+    static constexpr int threads = consumers + 128;
+    static constexpr int producer_registers = warpgroups == 3 ? 32 : 40;
+    static constexpr int consumer_registers = warpgroups == 3 ? 160 : 232;
+    static constexpr int early_groups = 4; /* weighed while O is still being multiplied */
+    static constexpr int stages = D == 64 ? 4 : 2;
+    /* Shared memory; slabs are 64 columns wide: [row][128 bytes], swizzled. */
     static constexpr int slabs = D / 64;
-    static constexpr int slab_bytes = ROWS * 128;
-    static constexpr int bytes = slabs * slab_bytes; /* of a tile of q, K or V */
+    static constexpr int q_slab = warpgroups * 64 * 128;
+    static constexpr int kv_slab = KEYS * 128;
+    static constexpr int kv_bytes = slabs * kv_slab;
     static constexpr int q = 0;
-    static constexpr int k = q + bytes;
-    static constexpr int v = k + STAGES * bytes;
-    static constexpr int barriers = v + STAGES * bytes;
+    static constexpr int k = q + QUERIES * slabs * q_slab;
+    static constexpr int v = k + stages * kv_bytes;
+    static constexpr int words = v + stages * kv_bytes;
 };
+
+enum work { NO_MORE, NO_BLOCKS, BLOCKS }; /* tiles; blocks of a tile */
 
 struct shared_words {
-    uint64_t q_full, q_empty;
-    uint64_t k_full[STAGES], k_empty[STAGES];
-    uint64_t v_full[STAGES], v_empty[STAGES];
+    uint64_t q_full[QUERIES], q_empty[QUERIES];
+    uint64_t k_full[STAGES_MAX], k_empty[STAGES_MAX];
+    uint64_t v_full[STAGES_MAX], v_empty[STAGES_MAX];
     uint64_t tile_full[TILES], tile_empty[TILES];
-    int64_t block[STAGES]; /* of the K stage: block * 2 + (no other follows) */
-    int32_t tile[TILES];   /* its number; n_tiles: no more */
-    int32_t none[TILES];   /* the tile sees no block */
+    int32_t block[STAGES_MAX], bits[STAGES_MAX]; /* of the K stage */
+    struct tile_view tile[TILES];
+    struct walk walk[TILES];
+    enum work work[TILES];
     float unused;
 };
-static_assert(sizeof(struct shared_words) <= 256, "a launch leaves 256 bytes behind the tiles");
+static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the tiles");
 
 /* Where a ring stands. */
 struct ring {
@@ -63,79 +72,103 @@ struct ring {
 
 template <int D>
 HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map,
-                            const struct hr_cu_tile &tile, uint32_t to, uint32_t barrier)
+                            const struct tile_view &tile, uint32_t to, uint32_t barrier)
 {
-    int64_t row = a.seqs[tile.seq].q_row + tile.token;
     barrier_expect(barrier, (uint32_t)(a.tile_tokens * a.group * D * 2));
 #pragma unroll
     for (int s = 0; s < layout<D>::slabs; s++)
-        tensor_load5(to + s * layout<D>::slab_bytes, map, barrier, 0, 0, (int)row, s, tile.head);
+        tensor_load5(to + s * layout<D>::q_slab, map, barrier, 0, 0, (int)tile.row, s, tile.head);
 }
 
-/* Tile numbers, Q and K. */
+HR_DEVICE void plan_tiles(const struct hr_cu_attend &a, struct shared_words *w)
+{
+    struct ring tiles;
+    for (;;) {
+        barrier_wait(shared_address(&w->tile_empty[tiles.at]), tiles.phase ^ 1);
+        int32_t number = (int32_t)atomicAdd(a.next_tile, 1u);
+        w->work[tiles.at] = NO_MORE;
+        if (number < a.n_tiles) {
+            w->tile[tiles.at].begin(a, a.tiles[number]);
+            __syncwarp(1); /* first one, then the other: there are few registers */
+            w->walk[tiles.at].begin(a, a.tiles[number]);
+            __syncwarp(1);
+            struct walk walk = w->walk[tiles.at];
+            w->work[tiles.at] = walk.next() < 0 ? NO_BLOCKS : BLOCKS;
+        }
+        barrier_arrive(shared_address(&w->tile_full[tiles.at]));
+        if (number >= a.n_tiles)
+            return;
+        tiles.next(TILES);
+    }
+}
+
+/* The next tile's walk, for a thread that loads. */
+HR_DEVICE enum work next_walk(struct shared_words *w, struct ring &tiles, struct walk &walk)
+{
+    barrier_wait(shared_address(&w->tile_full[tiles.at]), tiles.phase);
+    walk = w->walk[tiles.at];
+    return w->work[tiles.at];
+}
+
+HR_DEVICE void leave_tile(struct shared_words *w, struct ring &tiles)
+{
+    barrier_arrive(shared_address(&w->tile_empty[tiles.at]));
+    tiles.next(TILES);
+}
+
+template <int D>
+HR_DEVICE void load_keys(const CUtensorMap *map, uint32_t base, struct shared_words *w,
+                         struct walk &walk, struct ring &stages)
+{
+    using l = layout<D>;
+    for (int32_t block = walk.next(), following; block >= 0; block = following) {
+        uint32_t full = shared_address(&w->k_full[stages.at]);
+        int32_t page = walk.page(block);
+        following = walk.next();
+        int32_t bits = (following < 0 ? LAST : 0) | (walk.whole(following) ? 0 : NEXT_PARTLY);
+        barrier_wait(shared_address(&w->k_empty[stages.at]), stages.phase ^ 1);
+        w->block[stages.at] = block;
+        w->bits[stages.at] = bits;
+        barrier_expect(full, l::kv_bytes);
+        tensor_load5(base + l::k + stages.at * l::kv_bytes, map, full, 0, 0, 0, 0, page);
+        stages.next(l::stages);
+    }
+}
+
+/* Q and K. */
 template <int D>
 HR_DEVICE void produce_keys(const struct hr_cu_attend &a, const CUtensorMap *q_map,
                             const CUtensorMap *kv_map, uint32_t base, struct shared_words *w)
 {
-    struct ring tiles, stages;
-    uint32_t q_phase = 0;
-    for (;;) {
-        int32_t number = (int32_t)atomicAdd(a.next_tile, 1u);
-        barrier_wait(shared_address(&w->tile_empty[tiles.at]), tiles.phase ^ 1);
-        w->tile[tiles.at] = number < a.n_tiles ? number : a.n_tiles;
-        if (number >= a.n_tiles) {
-            barrier_arrive(shared_address(&w->tile_full[tiles.at]));
-            return;
-        }
-        struct hr_cu_tile tile = a.tiles[number];
-        struct walk walk;
-        walk.begin(a, tile);
-        int64_t block = walk.next();
-        w->none[tiles.at] = block < 0;
-        barrier_arrive(shared_address(&w->tile_full[tiles.at]));
-        tiles.next(TILES);
-        if (block < 0)
+    using l = layout<D>;
+    struct ring tiles, queries, stages;
+    struct walk walk;
+    for (enum work work; (work = next_walk(w, tiles, walk)) != NO_MORE; leave_tile(w, tiles)) {
+        if (work == NO_BLOCKS)
             continue;
-        barrier_wait(shared_address(&w->q_empty), q_phase ^ 1);
-        q_phase ^= 1;
-        load_queries<D>(a, q_map, tile, base + layout<D>::q, shared_address(&w->q_full));
-        while (block >= 0) {
-            int64_t after = walk.next();
-            uint32_t full = shared_address(&w->k_full[stages.at]);
-            uint32_t page = walk.page(block);
-            barrier_wait(shared_address(&w->k_empty[stages.at]), stages.phase ^ 1);
-            w->block[stages.at] = block * 2 + (after < 0);
-            barrier_expect(full, layout<D>::bytes);
-            tensor_load5(base + layout<D>::k + stages.at * layout<D>::bytes, kv_map, full, 0, 0, 0,
-                         0, (int)page);
-            stages.next(STAGES);
-            block = after;
-        }
+        barrier_wait(shared_address(&w->q_empty[queries.at]), queries.phase ^ 1);
+        load_queries<D>(a, q_map, w->tile[tiles.at],
+                        base + l::q + queries.at * l::slabs * l::q_slab,
+                        shared_address(&w->q_full[queries.at]));
+        queries.next(QUERIES);
+        load_keys<D>(kv_map, base, w, walk, stages);
     }
 }
 
 template <int D>
-HR_DEVICE void produce_values(const struct hr_cu_attend &a, const CUtensorMap *kv_map,
-                              uint32_t base, struct shared_words *w)
+HR_DEVICE void produce_values(const CUtensorMap *kv_map, uint32_t base, struct shared_words *w)
 {
+    using l = layout<D>;
     struct ring tiles, stages;
-    for (;;) {
-        barrier_wait(shared_address(&w->tile_full[tiles.at]), tiles.phase);
-        int32_t number = w->tile[tiles.at];
-        barrier_arrive(shared_address(&w->tile_empty[tiles.at]));
-        tiles.next(TILES);
-        if (number == a.n_tiles)
-            return;
-        struct walk walk;
-        walk.begin(a, a.tiles[number]);
-        for (int64_t block = walk.next(); block >= 0; block = walk.next()) {
+    struct walk walk;
+    for (; next_walk(w, tiles, walk) != NO_MORE; leave_tile(w, tiles)) {
+        for (int32_t block = walk.next(); block >= 0; block = walk.next()) {
             uint32_t full = shared_address(&w->v_full[stages.at]);
-            uint32_t page = walk.page(block);
+            int32_t page = walk.page(block);
             barrier_wait(shared_address(&w->v_empty[stages.at]), stages.phase ^ 1);
-            barrier_expect(full, layout<D>::bytes);
-            tensor_load5(base + layout<D>::v + stages.at * layout<D>::bytes, kv_map, full, 0, 0, 0,
-                         1, (int)page);
-            stages.next(STAGES);
+            barrier_expect(full, l::kv_bytes);
+            tensor_load5(base + l::v + stages.at * l::kv_bytes, kv_map, full, 0, 0, 0, 1, page);
+            stages.next(l::stages);
         }
     }
 }
@@ -143,39 +176,32 @@ HR_DEVICE void produce_values(const struct hr_cu_attend &a, const CUtensorMap *k
 /* S = Q K^T of 64 rows: D / 16 steps. */
 template <int D, class T> HR_DEVICE void multiply_keys(float (&s)[KEYS / 2], uint32_t q, uint32_t k)
 {
+    struct wgmma_matrix q_matrix(q, 0, 1024), k_matrix(k, 0, 1024);
 #pragma unroll
-    for (int step = 0; step < D / 16; step++) {
-        uint32_t at = step / 4 * layout<D>::slab_bytes + step % 4 * 32;
-        wgmma_shared(T(), s, wgmma_descriptor(q + at, 0, 1024), wgmma_descriptor(k + at, 0, 1024),
-                     step > 0);
-    }
+    for (int step = 0; step < D / 16; step++)
+        wgmma_shared(T(), s, q_matrix.at(step / 4 * layout<D>::q_slab + step % 4 * 32),
+                     k_matrix.at(step / 4 * layout<D>::kv_slab + step % 4 * 32), step > 0);
 }
 
 /* O += P V: 8 steps of 16 keys. */
 template <int D, class T>
 HR_DEVICE void multiply_values(float (&o)[D / 2], const uint32_t (&p)[KEYS / 4], uint32_t v)
 {
+    struct wgmma_matrix v_matrix(v, layout<D>::kv_slab, 1024);
 #pragma unroll
     for (int step = 0; step < KEYS / 16; step++)
-        wgmma_registers(T(), o, p + step * 4,
-                        wgmma_descriptor(v + step * 2048, layout<D>::slab_bytes, 1024));
-}
-
-template <class T> HR_DEVICE void pack_weights(uint32_t (&p)[KEYS / 4], const float (&s)[KEYS / 2])
-{
-#pragma unroll
-    for (int i = 0; i < KEYS / 4; i++)
-        p[i] = T::pack(s[2 * i], s[2 * i + 1]);
+        wgmma_registers(T(), o, p + step * 4, v_matrix.at(step * 2048));
 }
 
 /* One consumer warpgroup. */
 template <int D, class T> struct consumer {
+    using l = layout<D>;
     const struct hr_cu_attend &a;
     struct shared_words *w;
     uint32_t base;
-    int group; /* warpgroup: 0, 1 */
-    struct ring tiles, keys, values;
-    uint32_t q_phase = 0;
+    int group; /* warpgroup: 0, 1, ... */
+    struct ring tiles, queries, keys, values;
+    bool keys_there, values_there;
     float o[D / 2];
     struct row_state rows;
 
@@ -185,33 +211,39 @@ template <int D, class T> struct consumer {
             barrier_arrive(shared_address(barrier));
     }
 
-    __device__ __forceinline__ void take_turn(void) { named_sync(TURN + group, CONSUMERS); }
+    __device__ __forceinline__ void take_turn(void) { named_sync(TURN + group, 256); }
 
-    __device__ __forceinline__ void pass_turn(void) { named_arrive(TURN + (group ^ 1), CONSUMERS); }
-
-    __device__ __forceinline__ uint32_t key_tile(void) const
+    __device__ __forceinline__ void pass_turn(void)
     {
-        return base + layout<D>::k + keys.at * layout<D>::bytes;
+        named_arrive(TURN + (group == l::warpgroups - 1 ? 0 : group + 1), 256);
     }
 
-    __device__ __forceinline__ uint32_t value_tile(void) const
+    /* ptxas would hoist the wait for O above the exponentials, and let the rescale's factors come
+     * late; it does not cross a branch that only numbers above 2^60 would take. */
+    __device__ __forceinline__ void hold_back(const float (&alpha)[2])
     {
-        return base + layout<D>::v + values.at * layout<D>::bytes;
+        float x = fmaxf(fmaxf(rows.sum[0], rows.sum[1]), fmaxf(alpha[0], alpha[1]));
+        if (__any_sync(0xffffffffu, x > 0x1p60f))
+            *reinterpret_cast<volatile float *>(&w->unused) = x;
     }
 
-    __device__ __forceinline__ void scale_output(const float (&alpha)[2])
+    /* Looks whether the next K and V tiles are there, early, so that the look costs no time. */
+    __device__ __forceinline__ void look(void)
     {
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+        keys_there = barrier_test(shared_address(&w->k_full[keys.at]), keys.phase);
+        values_there = barrier_test(shared_address(&w->v_full[values.at]), values.phase);
     }
 
-    /* ptxas would hoist the wait for O above the exponentials; it does not cross a branch that only
-     * sums above 2^60 would take. */
-    __device__ __forceinline__ void hold_back(float sum)
+    __device__ __forceinline__ void await_keys(void)
     {
-        if (__any_sync(0xffffffffu, sum > 0x1p60f))
-            *reinterpret_cast<volatile float *>(&w->unused) = sum;
+        if (!keys_there)
+            barrier_wait(shared_address(&w->k_full[keys.at]), keys.phase);
+    }
+
+    __device__ __forceinline__ void await_values(void)
+    {
+        if (!values_there)
+            barrier_wait(shared_address(&w->v_full[values.at]), values.phase);
     }
 
     /* Issues S = Q K^T of the K tile at hand. */
@@ -219,7 +251,7 @@ template <int D, class T> struct consumer {
     {
         registers_fence(s);
         wgmma_fence();
-        multiply_keys<D, T>(s, q, key_tile());
+        multiply_keys<D, T>(s, q, base + l::k + keys.at * l::kv_bytes);
         wgmma_commit();
     }
 
@@ -227,14 +259,14 @@ template <int D, class T> struct consumer {
     {
         registers_fence(s);
         release(&w->k_empty[keys.at]);
-        keys.next(STAGES);
+        keys.next(l::stages);
     }
 
-    /* Issues O += P V of the V tile at hand, once it is there. */
+    /* Issues O += P V of the V tile at hand. */
     __device__ __forceinline__ void start_output(const uint32_t (&p)[KEYS / 4])
     {
         wgmma_fence();
-        multiply_values<D, T>(o, p, value_tile());
+        multiply_values<D, T>(o, p, base + l::v + values.at * l::kv_bytes);
         wgmma_commit();
     }
 
@@ -243,56 +275,93 @@ template <int D, class T> struct consumer {
         wgmma_wait<0>();
         registers_fence(o);
         release(&w->v_empty[values.at]);
-        values.next(STAGES);
+        values.next(l::stages);
     }
 
-    /* The weights of a block are all there: O is ready for its V. */
-    __device__ __forceinline__ void settle(const float (&s)[KEYS / 2], const float (&alpha)[2],
+    /* Column groups from `from` on: the rest of the weights, and the rescale of O, which hides
+     * behind the exponentials. */
+    template <int from>
+    __device__ __forceinline__ void settle(float (&s)[KEYS / 2], const float (&alpha)[2],
                                            uint32_t (&p)[KEYS / 4])
     {
+        constexpr int share = (D / 2 + GROUPS - from - 1) / (GROUPS - from);
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            if (j >= from) {
+                rows.weigh(a, j, s);
+#pragma unroll
+                for (int i = (j - from) * share; i < (j - from + 1) * share && i < D / 2; i++)
+                    o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+            }
+            p[2 * j] = T::pack(s[4 * j], s[4 * j + 1]);
+            p[2 * j + 1] = T::pack(s[4 * j + 2], s[4 * j + 3]);
+        }
         rows.add_up(alpha);
-        scale_output(alpha);
-        pack_weights<T>(p, s);
+    }
+
+    /* A tile's newest block: its weights go to p. Its bits. */
+    __device__ __forceinline__ int32_t first_block(uint32_t q, uint32_t (&p)[KEYS / 4])
+    {
+        float s[KEYS / 2], alpha[2];
+        keys_there = false;
+        await_keys();
+        take_turn();
+        start_scores(s, q);
+        pass_turn();
+        int32_t block = w->block[keys.at], bits = w->bits[keys.at];
+        wgmma_wait<0>();
+        scores_done(s);
+        rows.limit(a, w->tile[tiles.at], group, block, s);
+        rows.raise(a, s, alpha);
+        look();
+        settle<0>(s, alpha, p);
+        return bits;
+    }
+
+    /* Another block, while the weights in p of the one before it meet their V. Its bits. */
+    template <bool whole>
+    __device__ __forceinline__ int32_t next_block(uint32_t q, uint32_t (&p)[KEYS / 4])
+    {
+        float s[KEYS / 2], alpha[2];
+        take_turn();
+        registers_fence(o);
+        start_scores(s, q);
+        start_output(p);
+        pass_turn();
+        int32_t block = whole ? 0 : w->block[keys.at], bits = w->bits[keys.at];
+        wgmma_wait<1>();
+        scores_done(s);
+        if (!whole)
+            rows.limit(a, w->tile[tiles.at], group, block, s);
+        rows.raise(a, s, alpha);
+#pragma unroll
+        for (int j = 0; j < l::early_groups; j++)
+            rows.weigh(a, j, s);
+        hold_back(alpha);
+        output_done();
+        look();
+        settle<l::early_groups>(s, alpha, p);
+        return bits;
     }
 
     /* The blocks of one tile. */
     __device__ __forceinline__ void run_blocks(void)
     {
-        uint32_t q = base + layout<D>::q + group * 64 * 128;
-        float s[KEYS / 2], alpha[2];
+        uint32_t q = base + l::q + queries.at * l::slabs * l::q_slab + group * 64 * 128;
         uint32_t p[KEYS / 4];
-        barrier_wait(shared_address(&w->q_full), q_phase);
-        q_phase ^= 1;
-        barrier_wait(shared_address(&w->k_full[keys.at]), keys.phase);
-        int64_t block = w->block[keys.at];
-        take_turn();
-        start_scores(s, q);
-        pass_turn();
-        wgmma_wait<0>();
-        scores_done(s);
-        rows.raise(a, block >> 1, s, alpha);
-        rows.template weigh<0, GROUPS>(a, s);
-        settle(s, alpha, p);
-        while ((block & 1) == 0) {
-            barrier_wait(shared_address(&w->k_full[keys.at]), keys.phase);
-            block = w->block[keys.at];
-            take_turn();
-            registers_fence(o);
-            start_scores(s, q);
-            barrier_wait(shared_address(&w->v_full[values.at]), values.phase);
-            start_output(p);
-            pass_turn();
-            wgmma_wait<1>();
-            scores_done(s);
-            rows.raise(a, block >> 1, s, alpha);
-            rows.template weigh<0, EARLY_GROUPS>(a, s);
-            hold_back(fmaxf(rows.sum[0], rows.sum[1]));
-            output_done();
-            rows.template weigh<EARLY_GROUPS, GROUPS>(a, s);
-            settle(s, alpha, p);
+        barrier_wait(shared_address(&w->q_full[queries.at]), queries.phase);
+        int32_t bits = first_block(q, p);
+        while (!(bits & LAST)) {
+            await_keys();
+            await_values();
+            if (bits & NEXT_PARTLY)
+                bits = next_block<false>(q, p);
+            else
+                bits = next_block<true>(q, p);
         }
-        release(&w->q_empty);
-        barrier_wait(shared_address(&w->v_full[values.at]), values.phase);
+        release(&w->q_empty[queries.at]);
+        queries.next(QUERIES);
+        await_values();
         take_turn();
         registers_fence(o);
         start_output(p);
@@ -300,29 +369,34 @@ template <int D, class T> struct consumer {
         output_done();
     }
 
-    __device__ __forceinline__ void load_carry(const struct hr_cu_tile &tile)
+    __device__ __forceinline__ int consumer_thread(void) const
     {
-        const float *from = a.state + tile.carry + threadIdx.x - (THREADS - CONSUMERS);
+        return threadIdx.x - 128;
+    }
+
+    __device__ __forceinline__ void load_carry(const struct tile_view &tile)
+    {
+        const float *from = a.state + tile.carry + consumer_thread();
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            o[i] = a.first ? 0.0f : from[(i + 4) * CONSUMERS];
+            o[i] = a.first ? 0.0f : from[(i + 4) * l::consumers];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            rows.m[i] = a.first ? -CUDART_INF_F : from[i * CONSUMERS];
-            rows.l[i] = a.first ? 0.0f : from[(i + 2) * CONSUMERS];
+            rows.m[i] = a.first ? -CUDART_INF_F : from[i * l::consumers];
+            rows.l[i] = a.first ? 0.0f : from[(i + 2) * l::consumers];
         }
     }
 
-    __device__ __forceinline__ void store_carry(const struct hr_cu_tile &tile) const
+    __device__ __forceinline__ void store_carry(const struct tile_view &tile) const
     {
-        float *to = a.state + tile.carry + threadIdx.x - (THREADS - CONSUMERS);
+        float *to = a.state + tile.carry + consumer_thread();
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            to[(i + 4) * CONSUMERS] = o[i];
+            to[(i + 4) * l::consumers] = o[i];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            to[i * CONSUMERS] = rows.m[i];
-            to[(i + 2) * CONSUMERS] = rows.l[i];
+            to[i * l::consumers] = rows.m[i];
+            to[(i + 2) * l::consumers] = rows.l[i];
         }
     }
 
@@ -330,72 +404,81 @@ template <int D, class T> struct consumer {
     {
         for (;;) {
             barrier_wait(shared_address(&w->tile_full[tiles.at]), tiles.phase);
-            int32_t number = w->tile[tiles.at], none = w->none[tiles.at];
-            __syncwarp();
-            release(&w->tile_empty[tiles.at]);
-            tiles.next(TILES);
-            if (number == a.n_tiles)
+            const struct tile_view &tile = w->tile[tiles.at];
+            if (w->work[tiles.at] == NO_MORE)
                 return;
-            struct hr_cu_tile tile = a.tiles[number];
             load_carry(tile);
-            rows.begin(a, tile, group);
-            if (!none)
+            if (w->work[tiles.at] == BLOCKS)
                 run_blocks();
             if (a.last)
                 rows.template finish<D>(a, tile, group, o);
             else
                 store_carry(tile);
+            __syncwarp();
+            release(&w->tile_empty[tiles.at]);
+            tiles.next(TILES);
         }
     }
 };
+
+template <int D> HR_DEVICE void make_barriers(struct shared_words *w)
+{
+    const int warps = layout<D>::consumers / 32;
+    for (int i = 0; i < QUERIES; i++) {
+        barrier_init(shared_address(&w->q_full[i]), 1);
+        barrier_init(shared_address(&w->q_empty[i]), warps);
+    }
+    for (int i = 0; i < TILES; i++) {
+        barrier_init(shared_address(&w->tile_full[i]), 1);
+        barrier_init(shared_address(&w->tile_empty[i]), warps + 2); /* and two that load */
+    }
+    for (int i = 0; i < layout<D>::stages; i++) {
+        barrier_init(shared_address(&w->k_full[i]), 1);
+        barrier_init(shared_address(&w->k_empty[i]), warps);
+        barrier_init(shared_address(&w->v_full[i]), 1);
+        barrier_init(shared_address(&w->v_empty[i]), warps);
+    }
+    barrier_init_fence();
+}
 
 template <int D, class T>
 HR_DEVICE void prefill(const struct hr_cu_attend &a, const CUtensorMap *q_map,
                        const CUtensorMap *kv_map)
 {
+    using l = layout<D>;
     extern __shared__ __align__(1024) uint8_t memory[];
     uint32_t base = shared_address(memory);
-    struct shared_words *w = reinterpret_cast<struct shared_words *>(memory + layout<D>::barriers);
+    struct shared_words *w = reinterpret_cast<struct shared_words *>(memory + l::words);
     if (threadIdx.x == 0) {
         tensor_map_prefetch(q_map);
         tensor_map_prefetch(kv_map);
-        barrier_init(shared_address(&w->q_full), 1);
-        barrier_init(shared_address(&w->q_empty), CONSUMER_WARPS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(shared_address(&w->k_full[i]), 1);
-            barrier_init(shared_address(&w->k_empty[i]), CONSUMER_WARPS);
-            barrier_init(shared_address(&w->v_full[i]), 1);
-            barrier_init(shared_address(&w->v_empty[i]), CONSUMER_WARPS);
-        }
-        for (int i = 0; i < TILES; i++) {
-            barrier_init(shared_address(&w->tile_full[i]), 1);
-            barrier_init(shared_address(&w->tile_empty[i]), CONSUMER_WARPS + 1);
-        }
-        barrier_init_fence();
+        make_barriers<D>(w);
     }
     __syncthreads();
-    int group = threadIdx.x / 128;
+    int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
-        registers_give<PRODUCER_REGISTERS>();
+        registers_give<l::producer_registers>();
         if (threadIdx.x == 0)
             produce_keys<D>(a, q_map, kv_map, base, w);
         else if (threadIdx.x == 32)
-            produce_values<D>(a, kv_map, base, w);
+            produce_values<D>(kv_map, base, w);
+        else if (threadIdx.x == 64)
+            plan_tiles(a, w);
     } else {
-        registers_take<CONSUMER_REGISTERS>();
+        registers_take<l::consumer_registers>();
         struct consumer<D, T> c = {
             a, w, base, group - 1
         };
-        if (group == 2)
+        if (group == l::warpgroups)
             c.pass_turn(); /* the first warpgroup begins */
         c.run();
         if (group == 1)
-            c.take_turn(); /* takes what the last pass_turn of the other left */
+            c.take_turn(); /* takes what the last pass_turn left */
     }
 }
 
 #define PREFILL(name, dim, type)                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
+    extern "C" __global__ void __launch_bounds__(layout<dim>::threads, 1)                          \
         name(const __grid_constant__ struct hr_cu_attend a, const __grid_constant__ CUtensorMap q, \
              const __grid_constant__ CUtensorMap kv)                                               \
     {                                                                                              \

@@ -33,19 +33,35 @@ HR_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* 9.7.13.15.16 mbarrier.try_wait: until the phase of this parity is over */
+/* 9.7.13.15.16 mbarrier.try_wait: until the phase of this parity is over. With a hint (of 10 ms) a
+ * waiting thread sleeps until then instead of asking again and again. */
 HR_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n\t"
                  ".reg .pred done;\n\t"
                  "again:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n\t"
                  "@done bra over;\n\t"
                  "bra again;\n\t"
                  "over:\n\t"
                  "}" ::"r"(barrier),
-                 "r"(parity)
+                 "r"(parity), "r"(10000000)
                  : "memory");
+}
+
+/* 9.7.13.15.16 mbarrier.test_wait: whether the phase of this parity is over; does not wait */
+HR_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n\t"
+                 ".reg .pred done;\n\t"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, done;\n\t"
+                 "}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return over != 0;
 }
 
 /* 9.7.13.4 fence.mbarrier_init: to other CTAs and the copy engine */
@@ -100,6 +116,14 @@ HR_DEVICE float exp2_approx(float x)
     return y;
 }
 
+/* 9.7.3.13 rcp */
+HR_DEVICE float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* 9.7.15.6 wgmma.fence, commit_group, wait_group */
 HR_DEVICE void wgmma_fence(void)
 {
@@ -116,6 +140,13 @@ template <int pending> HR_DEVICE void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+/* A value of which the compiler knows nothing. */
+HR_DEVICE float opaque(float x)
+{
+    asm volatile("" : "+f"(x)::"memory");
+    return x;
+}
+
 /* Keeps accumulators in place across a wait: the compiler does not know that wgmma writes them. */
 template <int count> HR_DEVICE void registers_fence(float (&x)[count])
 {
@@ -126,10 +157,19 @@ template <int count> HR_DEVICE void registers_fence(float (&x)[count])
 
 /* Shared-memory matrix descriptor of wgmma, 128-byte swizzle (9.7.15.5.1.2.2). Offsets in bytes:
  * leading (between slabs of 64 columns, for operands with rows along K) and stride (8 rows). */
-HR_DEVICE uint64_t wgmma_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
-{
-    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
-           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
-}
+struct wgmma_matrix {
+    uint32_t low, high;
+
+    __device__ __forceinline__ wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride)
+        : low(address >> 4 | leading >> 4 << 16), high(stride >> 4 | 1u << 30)
+    {
+    }
+
+    /* The descriptor of what begins so many bytes behind it. */
+    __device__ __forceinline__ uint64_t at(uint32_t bytes) const
+    {
+        return (uint64_t)high << 32 | (low + (bytes >> 4));
+    }
+};
 
 #endif

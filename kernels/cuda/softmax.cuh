@@ -28,23 +28,12 @@ HR_DEVICE float quad_sum(float x)
 HR_DEVICE float tanh_exp(float x)
 {
     float e = exp2_approx(__fmul_rn(x, 2.8853900817779268f));
-    return __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(e, 1.0f)));
+    return __fmaf_rn(-2.0f, reciprocal_approx(__fadd_rn(e, 1.0f)), 1.0f);
 }
 
 struct row_state {
     float m[2], l[2];
     float offset[2], sum[2]; /* of the block at hand */
-    struct visible sees[2];
-    int64_t sink[2];               /* keys [0, sink) are visible beside those */
-    int64_t whole_low, whole_high; /* every row of the warpgroup sees all keys in between */
-
-    /* Row r of the tile is token r / G, query head r % G of the KV head; rows past the tile's end
-     * do as its last token. */
-    __device__ __forceinline__ static int32_t token_of(const struct hr_cu_attend &a,
-                                                       const struct hr_cu_tile &tile, int32_t row)
-    {
-        return min(row / a.group, tile.tokens - 1);
-    }
 
     __device__ __forceinline__ static int32_t first_row(int32_t group)
     {
@@ -52,50 +41,58 @@ struct row_state {
         return group * 64 + thread / 32 * 16 + thread % 32 / 4;
     }
 
-    __device__ __forceinline__ void begin(const struct hr_cu_attend &a,
-                                          const struct hr_cu_tile &tile, int32_t group)
+    /* The thread's columns below `end`, counted from its first: bit i is column 8 (i/2) + i%2. */
+    __device__ __forceinline__ static uint32_t columns_below(int64_t end)
     {
-        struct hr_cu_seq seq = a.seqs[tile.seq];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int32_t token = token_of(a, tile, first_row(group) + 8 * i);
-            sees[i] = visible_keys(a, seq, tile.token + token);
-            sink[i] = sees[i].lo > 0 ? min(a.sinks, sees[i].hi) : 0;
-        }
-        struct visible first = visible_keys(a, seq, tile.token + token_of(a, tile, group * 64));
-        struct visible last = visible_keys(a, seq, tile.token + token_of(a, tile, group * 64 + 63));
-        whole_low = last.lo;
-        whole_high = first.hi;
+        int32_t n = (int32_t)min(max(end, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
+        int32_t bits = n / 8 * 2 + min(n % 8, 2);
+        return bits < 32 ? (1u << bits) - 1 : 0xffffffffu;
     }
 
-    __device__ __forceinline__ void mask(int64_t block, float (&s)[HR_BLOCK_TOKENS / 2]) const
+    /* Row r of the tile is token r / G, query head r % G of the KV head; rows past the tile's end
+     * do as its last token. */
+    __device__ __forceinline__ static void mask(const struct hr_cu_attend &a,
+                                                const struct tile_view &tile, int32_t group,
+                                                int32_t block, float (&s)[HR_BLOCK_TOKENS / 2])
     {
-        int64_t base = block * HR_BLOCK_TOKENS + threadIdx.x % 4 * 2;
+        int64_t base = (int64_t)block * HR_BLOCK_TOKENS + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int32_t hi = (int32_t)min(max(sees[r].hi - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
-            int32_t lo = (int32_t)min(max(sees[r].lo - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
-            int32_t to = (int32_t)min(max(sink[r] - base, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
+            int32_t token = min((first_row(group) + 8 * r) / a.group, tile.tokens - 1);
+            struct visible v = visible_keys(a, tile.n_kv, tile.position + token);
+            uint32_t seen = columns_below(v.hi - base) & ~columns_below(v.lo - base);
+            if (v.lo > 0)
+                seen |= columns_below(min(a.sinks, v.hi) - base);
 #pragma unroll
-            for (int i = 0; i < HR_BLOCK_TOKENS / 4; i++) {
-                int column = i / 2 * 8 + i % 2, at = i / 2 * 4 + r * 2 + i % 2;
-                if (column >= hi || (column < lo && column >= to))
-                    s[at] = -CUDART_INF_F;
-            }
+            for (int i = 0; i < HR_BLOCK_TOKENS / 4; i++)
+                if (!(seen >> i & 1))
+                    s[i / 2 * 4 + r * 2 + i % 2] = -CUDART_INF_F;
         }
     }
 
-    /* Masks the scores, raises m, gives alpha; then `columns` may be called. */
-    __device__ __forceinline__ void raise(const struct hr_cu_attend &a, int64_t block,
-                                          float (&s)[HR_BLOCK_TOKENS / 2], float (&alpha)[2])
+    /* What a block that is not whole needs before `raise`. */
+    __device__ __forceinline__ static void limit(const struct hr_cu_attend &a,
+                                                 const struct tile_view &tile, int32_t group,
+                                                 int32_t block, float (&s)[HR_BLOCK_TOKENS / 2])
     {
-        if (a.softcap > 0) {
 #pragma unroll
-            for (int i = 0; i < HR_BLOCK_TOKENS / 2; i++)
-                s[i] = tanh_exp(__fmul_rn(s[i], a.softcap));
+        for (int part = 0; part < 4; part++) { /* all at once, registers would spill */
+            float softcap = opaque(a.softcap);
+            if (softcap > 0) {
+#pragma unroll
+                for (int i = 0; i < HR_BLOCK_TOKENS / 8; i++) {
+                    float &x = s[part * (HR_BLOCK_TOKENS / 8) + i];
+                    x = tanh_exp(__fmul_rn(x, softcap));
+                }
+            }
         }
-        if (block * HR_BLOCK_TOKENS < whole_low || (block + 1) * HR_BLOCK_TOKENS > whole_high)
-            mask(block, s);
+        mask(a, tile, group, block, s);
+    }
+
+    /* Raises m, gives alpha; then `weigh` may be called. */
+    __device__ __forceinline__ void raise(const struct hr_cu_attend &a,
+                                          const float (&s)[HR_BLOCK_TOKENS / 2], float (&alpha)[2])
+    {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float top = fmaxf(s[2 * r], s[2 * r + 1]);
@@ -111,21 +108,18 @@ struct row_state {
         }
     }
 
-    /* Scores to weights, in place: column groups [from, to) of 16, all in rising order. */
-    template <int from, int to>
-    __device__ __forceinline__ void weigh(const struct hr_cu_attend &a,
+    /* Scores to weights, in place: column group j of 16; the groups come in rising order. */
+    __device__ __forceinline__ void weigh(const struct hr_cu_attend &a, int j,
                                           float (&s)[HR_BLOCK_TOKENS / 2])
     {
 #pragma unroll
-        for (int j = from; j < to; j++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float x = exp2_approx(__fmaf_rn(s[4 * j + 2 * r], a.factor, offset[r]));
-                float y = exp2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], a.factor, offset[r]));
-                s[4 * j + 2 * r] = x;
-                s[4 * j + 2 * r + 1] = y;
-                sum[r] = __fadd_rn(sum[r], __fadd_rn(x, y));
-            }
+        for (int r = 0; r < 2; r++) {
+            float x = exp2_approx(__fmaf_rn(s[4 * j + 2 * r], a.factor, offset[r]));
+            float y = exp2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], a.factor, offset[r]));
+            s[4 * j + 2 * r] = x;
+            s[4 * j + 2 * r + 1] = y;
+            sum[r] = __fadd_rn(sum[r], __fadd_rn(x, y));
+        }
     }
 
     __device__ __forceinline__ void add_up(const float (&alpha)[2])
@@ -138,12 +132,12 @@ struct row_state {
     /* Divides by l (and the sink's weight), writes out and lse of one of the thread's rows. */
     template <int D>
     __device__ __forceinline__ void finish_row(const struct hr_cu_attend &a,
-                                               const struct hr_cu_tile &tile, int32_t row, int r,
+                                               const struct tile_view &tile, int32_t row, int r,
                                                const float (&o)[D / 2]) const
     {
         const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
         float sum = quad_sum(l[r]), top = __fmul_rn(m[r], a.factor), scale = 0, lse = -CUDART_INF_F;
-        int64_t token = a.seqs[tile.seq].q_row + tile.token + row / a.group;
+        int64_t token = tile.row + row / a.group;
         int64_t head = (int64_t)tile.head * a.group + row % a.group;
         if (a.sink_logits) {
             float logit = a.sink_logits[head], both = fmaxf(top, __fmul_rn(logit, log2e));
@@ -174,7 +168,7 @@ struct row_state {
 
     template <int D>
     __device__ __forceinline__ void finish(const struct hr_cu_attend &a,
-                                           const struct hr_cu_tile &tile, int32_t group,
+                                           const struct tile_view &tile, int32_t group,
                                            const float (&o)[D / 2]) const
     {
         finish_row<D>(a, tile, first_row(group), 0, o);

@@ -7,26 +7,47 @@
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ptx.cuh"
 
-/* Keys [lo, hi) that token `i` of a sequence's n_q sees, besides [0, sinks) below hi. */
+/* Keys [lo, hi) that the token at a position sees, besides [0, sinks) below hi. */
 struct visible {
     int64_t lo, hi;
 };
 
-HR_DEVICE struct visible visible_keys(const struct hr_cu_attend &a, const struct hr_cu_seq &seq,
-                                      int64_t i)
+HR_DEVICE struct visible visible_keys(const struct hr_cu_attend &a, int64_t n_kv, int64_t position)
 {
-    int64_t pos = seq.n_kv - seq.n_q + i;
-    struct visible v = {0, seq.n_kv};
+    struct visible v = {0, n_kv};
     if (a.causal)
-        v.hi = min(max(pos + 1, (int64_t)0), seq.n_kv);
+        v.hi = min(max(position + 1, (int64_t)0), n_kv);
     if (a.window > 0)
-        v.lo = min(max(pos - a.window + 1, (int64_t)0), v.hi);
+        v.lo = min(max(position - a.window + 1, (int64_t)0), v.hi);
     return v;
 }
 
+/* What a tile's rows need of its sequence. */
+struct tile_view {
+    int64_t n_kv;
+    int64_t position; /* of its first token; negative: before the first key */
+    int64_t row;      /* its first one in q, out and lse */
+    int64_t carry;
+    int32_t head, tokens;
+
+    __device__ __forceinline__ void begin(const struct hr_cu_attend &a,
+                                          const struct hr_cu_tile &tile)
+    {
+        struct hr_cu_seq seq = a.seqs[tile.seq];
+        n_kv = seq.n_kv;
+        position = seq.n_kv - seq.n_q + tile.token;
+        row = seq.q_row + tile.token;
+        carry = tile.carry;
+        head = tile.head;
+        tokens = tile.tokens;
+    }
+};
+
+/* Blocks are counted in 32 bits, as pages are in tensor maps. */
 struct walk {
     const uint32_t *pages, *list;
-    int64_t top, low, sinks, bottom; /* blocks [low, top) and [0, sinks), none below bottom */
+    int32_t top, low, sinks, bottom; /* blocks [low, top) and [0, sinks), none below bottom */
+    int32_t whole_low, whole_top;    /* blocks whose scores are used as they are */
     int32_t left;                    /* of the list; < 0: no list */
     int32_t head;
 
@@ -34,26 +55,49 @@ struct walk {
                                           const struct hr_cu_tile &tile)
     {
         struct hr_cu_seq seq = a.seqs[tile.seq];
-        struct visible first = visible_keys(a, seq, tile.token);
-        struct visible last = visible_keys(a, seq, tile.token + tile.tokens - 1);
-        int64_t n = hr_blocks_of(seq.n_kv);
+        int64_t position = seq.n_kv - seq.n_q + tile.token, n = hr_blocks_of(seq.n_kv);
+        struct visible first = visible_keys(a, seq.n_kv, position);
+        struct visible last = visible_keys(a, seq.n_kv, position + tile.tokens - 1);
         pages = a.pages + seq.first_block;
         list = a.lists + tile.list_first;
         left = tile.list_count;
         head = tile.head;
-        low = first.lo / HR_BLOCK_TOKENS;
-        sinks = last.lo > 0 ? hr_blocks_of(min(a.sinks, last.hi)) : 0;
-        top = min(hr_blocks_of(last.hi), n - a.wave_begin);
-        bottom = max(n - a.wave_end, (int64_t)0);
+        low = (int32_t)(first.lo / HR_BLOCK_TOKENS);
+        sinks = last.lo > 0 ? (int32_t)hr_blocks_of(min(a.sinks, last.hi)) : 0;
+        top = (int32_t)min(hr_blocks_of(last.hi), n - a.wave_begin);
+        bottom = (int32_t)max(n - a.wave_end, (int64_t)0);
+        whole_low = (int32_t)hr_blocks_of(last.lo);
+        whole_top = a.softcap > 0 ? 0 : (int32_t)(first.hi / HR_BLOCK_TOKENS);
+        skip((int32_t)n, top);
     }
 
-    __device__ __forceinline__ bool sees(int64_t block) const
+    /* The list's entries are below `from` and fall: leaves out those that are not below `to`. */
+    __device__ __forceinline__ void skip(int32_t from, int32_t to)
     {
-        return block < top && block >= bottom && (block >= low || block < sinks);
+        int32_t none = 0, all = min(left, from - to); /* so many at least, at most, are left out */
+        if (all > 0 && (int32_t)list[all - 1] >= to)
+            none = all; /* a full list */
+        while (none < all) {
+            int32_t middle = (none + all) / 2;
+            if ((int32_t)list[middle] >= to)
+                none = middle + 1;
+            else
+                all = middle;
+        }
+        if (none > 0) {
+            list += none;
+            left -= none;
+        }
+    }
+
+    /* Every row of the tile sees every key of the block, and there is no softcap. */
+    __device__ __forceinline__ bool whole(int32_t block) const
+    {
+        return block >= whole_low && block < whole_top;
     }
 
     /* The next block, -1: none. */
-    __device__ __forceinline__ int64_t next(void)
+    __device__ __forceinline__ int32_t next(void)
     {
         if (left < 0) {
             top--;
@@ -61,17 +105,18 @@ struct walk {
                 top = sinks - 1;
             return top >= bottom && top >= 0 ? top : -1;
         }
-        while (left > 0) {
-            int64_t block = *list;
-            list++;
-            left--;
-            if (sees(block))
-                return block;
-        }
-        return -1;
+        if (left > 0 && (int32_t)*list < low && (int32_t)*list >= sinks)
+            skip(low, sinks);
+        if (left == 0 || (int32_t)*list < bottom)
+            return -1;
+        left--;
+        return (int32_t)*list++;
     }
 
-    __device__ __forceinline__ uint32_t page(int64_t block) const { return pages[block] + head; }
+    __device__ __forceinline__ int32_t page(int32_t block) const
+    {
+        return (int32_t)pages[block] + head;
+    }
 };
 
 #endif

@@ -35,11 +35,71 @@ static void host_close(struct hr_dev *dev)
     hr_alloc_put(host->alloc, host, sizeof(*host));
 }
 
+static void *host_get(struct hr_dev *dev, size_t bytes)
+{
+    return hr_alloc_get(host_of(dev)->alloc, bytes);
+}
+
+static void host_put(struct hr_dev *dev, void *memory, size_t bytes)
+{
+    hr_alloc_put(host_of(dev)->alloc, memory, bytes);
+}
+
+static void host_copy(struct hr_dev *dev, enum hr_dev_queue queue, void *to, const void *from,
+                      size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void host_copy_batch(struct hr_dev *dev, enum hr_dev_queue queue,
+                            const struct hr_dev_copy *copies, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+}
+
+static void host_set_stream(struct hr_dev *dev, void *stream) {}
+
+/* Every event has happened: one will do. */
+static struct hr_dev_event *host_event_make(struct hr_dev *dev)
+{
+    return (struct hr_dev_event *)dev;
+}
+
+static void host_event_free(struct hr_dev *dev, struct hr_dev_event *event) {}
+
+static void host_event(struct hr_dev *dev, struct hr_dev_event *event, enum hr_dev_queue queue) {}
+
+static enum hr_dev_wait host_event_wait(struct hr_dev *dev, struct hr_dev_event *event,
+                                        int64_t deadline_ns)
+{
+    return HR_DEV_DONE;
+}
+
+static const char *host_error(const struct hr_dev *dev)
+{
+    return NULL;
+}
+
 static const struct hr_dev_ops host_ops = {
     .name = "host",
     .launch = host_launch,
     .zero = host_zero,
     .close = host_close,
+    .memory_get = host_get,
+    .memory_put = host_put,
+    .pinned_get = host_get,
+    .pinned_put = host_put,
+    .upload = host_copy,
+    .download = host_copy,
+    .copy_batch = host_copy_batch,
+    .set_stream = host_set_stream,
+    .event_make = host_event_make,
+    .event_free = host_event_free,
+    .event_record = host_event,
+    .event_await = host_event,
+    .event_wait = host_event_wait,
+    .error = host_error,
 };
 
 enum hr_dev_fault hr_dev_host_open(const struct hr_dev_host_options *options, struct hr_dev **dev)

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The split path on Hopper: one CTA per chunk, several per multiprocessor. A producer warp streams
+ * K and V through one ring, in the order of their use; one consumer warpgroup holds all rows
+ * (token, g) of the KV head as the 64 rows of its tensor core products. The rows that are padding
+ * cost time of the tensor cores, of which there is plenty: the kernel waits for memory. */
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/walk.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum {
+    KEYS = HR_BLOCK_TOKENS,
+    ROWS = 64,
+    CONSUMERS = 128, /* threads */
+    THREADS = CONSUMERS + 128,
+    STAGES_MAX = 8,
+    READY = 1, /* named barrier of the consumers */
+};
+
+template <int D> struct layout {
+    static constexpr int ctas = 2; /* per multiprocessor */
+    static constexpr int producer_registers = 40;
+    static constexpr int consumer_registers = 216;
+    static constexpr int stages = D == 64 ? 6 : 3;
+    /* Shared memory; slabs are 64 columns wide: [row][128 bytes], swizzled. */
+    static constexpr int slabs = D / 64;
+    static constexpr int q_slab = ROWS * 128;
+    static constexpr int kv_slab = KEYS * 128;
+    static constexpr int kv_bytes = slabs * kv_slab; /* of a stage: K or V */
+    static constexpr int q = 0;
+    static constexpr int ring = q + slabs * q_slab;
+    static constexpr int words = ring + stages * kv_bytes;
+};
+
+struct shared_words {
+    uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    int32_t block[STAGES_MAX];  /* of a stage with K; -1: no more */
+    int32_t partly[STAGES_MAX]; /* not every row sees all its keys */
+    struct chunk_view chunk;
+};
+static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the ring");
+
+/* Where the ring stands. */
+struct ring {
+    uint32_t at = 0, phase = 0;
+
+    __device__ __forceinline__ void next(uint32_t size)
+    {
+        at++;
+        if (at == size) {
+            at = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* 9.7.13.4 fence.proxy.async: shared memory written by threads, to be read by wgmma */
+HR_DEVICE void shared_fence_async(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int D> struct producer {
+    using l = layout<D>;
+    const CUtensorMap *map;
+    struct shared_words *w;
+    uint32_t base;
+    struct ring stages;
+
+    __device__ __forceinline__ void await_room(void)
+    {
+        barrier_wait(shared_address(&w->empty[stages.at]), stages.phase ^ 1);
+    }
+
+    __device__ __forceinline__ void load(uint32_t page, int side)
+    {
+        uint32_t full = shared_address(&w->full[stages.at]);
+        barrier_expect(full, l::kv_bytes);
+        tensor_load5(base + l::ring + stages.at * l::kv_bytes, map, full, 0, 0, 0, side, (int)page);
+        stages.next(l::stages);
+    }
+
+    __device__ __forceinline__ void run(struct walk walk)
+    {
+        int32_t head = w->chunk.head, block = walk.next();
+        uint32_t page = block < 0 ? 0 : walk.pages[block] + head;
+        while (block >= 0) {
+            int32_t after = walk.next();
+            uint32_t page_after = after < 0 ? 0 : walk.pages[after] + head; /* ahead of its use */
+            await_room();
+            w->block[stages.at] = block;
+            w->partly[stages.at] = !walk.whole(block);
+            load(page, 0);
+            await_room();
+            load(page, 1);
+            block = after;
+            page = page_after;
+        }
+        await_room();
+        w->block[stages.at] = -1;
+        barrier_arrive(shared_address(&w->full[stages.at]));
+    }
+};
+
+/* Eight elements, of any alignment. */
+HR_DEVICE uint4 load_piece(const uint16_t *from)
+{
+    if (reinterpret_cast<uintptr_t>(from) % 16 == 0)
+        return *reinterpret_cast<const uint4 *>(from);
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pairs[i] = from[2 * i] | (uint32_t)from[2 * i + 1] << 16;
+    return {pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+
+/* The consumers' warpgroup. */
+template <int D, class T> struct consumer {
+    using l = layout<D>;
+    const struct hr_cu_attend &a;
+    struct shared_words *w;
+    uint8_t *memory;
+    uint32_t base;
+    struct ring stages;
+    float o[D / 2];
+    struct split_rows rows;
+
+    /* Rows past the last are zeros. */
+    __device__ __forceinline__ void load_queries(void)
+    {
+        const int pieces = D / 8;
+        const struct chunk_view &chunk = w->chunk;
+        const uint16_t *q = static_cast<const uint16_t *>(a.q);
+#pragma unroll
+        for (int i = 0; i < ROWS * pieces / CONSUMERS; i++) {
+            int32_t row = (i * CONSUMERS + threadIdx.x) / pieces, piece = threadIdx.x % pieces;
+            uint4 x = {0, 0, 0, 0};
+            if (row < chunk.rows)
+                x = load_piece(q + (chunk.q_row + row / a.group) * a.q_stride_token +
+                               ((int64_t)chunk.head * a.group + row % a.group) * a.q_stride_head +
+                               piece * 8);
+            *reinterpret_cast<uint4 *>(memory + l::q + piece / 8 * l::q_slab + row * 128 +
+                                       (piece % 8 ^ row % 8) * 16) = x;
+        }
+        shared_fence_async();
+    }
+
+    /* One of the thread's two rows in the partial: its o, and m with l behind the m of all. */
+    __device__ __forceinline__ float *partial_o(int r) const
+    {
+        return a.state + w->chunk.partial + (rows.first_row() + 8 * r) * D + threadIdx.x % 4 * 2;
+    }
+
+    __device__ __forceinline__ float *partial_m(int r) const
+    {
+        return a.state + w->chunk.partial + w->chunk.rows * D + rows.first_row() + 8 * r;
+    }
+
+    __device__ __forceinline__ void load_state(void)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            bool stored = !w->chunk.fresh && rows.first_row() + 8 * r < w->chunk.rows;
+            rows.m[r] = stored ? partial_m(r)[0] : -CUDART_INF_F;
+            rows.l[r] = stored ? partial_m(r)[w->chunk.rows] : 0.0f;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                float2 x = {0.0f, 0.0f};
+                if (stored)
+                    x = *reinterpret_cast<const float2 *>(partial_o(r) + 8 * j);
+                o[4 * j + 2 * r] = x.x;
+                o[4 * j + 2 * r + 1] = x.y;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store_state(void) const
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (rows.first_row() + 8 * r >= w->chunk.rows)
+                continue;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++)
+                *reinterpret_cast<float2 *>(partial_o(r) + 8 * j) = {o[4 * j + 2 * r],
+                                                                     o[4 * j + 2 * r + 1]};
+            if (threadIdx.x % 4 == 0) {
+                partial_m(r)[0] = rows.m[r];
+                partial_m(r)[w->chunk.rows] = rows.l[r];
+            }
+        }
+    }
+
+    __device__ __forceinline__ uint32_t tile(void) const
+    {
+        return base + l::ring + stages.at * l::kv_bytes;
+    }
+
+    __device__ __forceinline__ void await(void)
+    {
+        barrier_wait(shared_address(&w->full[stages.at]), stages.phase);
+    }
+
+    __device__ __forceinline__ void release(void)
+    {
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(shared_address(&w->empty[stages.at]));
+        stages.next(l::stages);
+    }
+
+    /* S = Q K^T: D / 16 steps. */
+    __device__ __forceinline__ void multiply_keys(float (&s)[KEYS / 2])
+    {
+        struct wgmma_matrix q_matrix(base + l::q, 0, 1024), k_matrix(tile(), 0, 1024);
+        registers_fence(s);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < D / 16; step++)
+            wgmma_shared(T(), s, q_matrix.at(step / 4 * l::q_slab + step % 4 * 32),
+                         k_matrix.at(step / 4 * l::kv_slab + step % 4 * 32), step > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        registers_fence(s);
+    }
+
+    /* O += P V: 8 steps of 16 keys. */
+    __device__ __forceinline__ void multiply_values(const uint32_t (&p)[KEYS / 4])
+    {
+        struct wgmma_matrix v_matrix(tile(), l::kv_slab, 1024);
+        registers_fence(o);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++)
+            wgmma_registers(T(), o, p + step * 4, v_matrix.at(step * 2048));
+        wgmma_commit();
+        wgmma_wait<0>();
+        registers_fence(o);
+    }
+
+    /* Scores to weights; O is made ready for their V. */
+    __device__ __forceinline__ void weigh(int32_t block, bool partly, float (&s)[KEYS / 2],
+                                          uint32_t (&p)[KEYS / 4])
+    {
+        float alpha[2];
+        if (a.softcap > 0)
+            rows.cap(a, s);
+        if (partly)
+            rows.mask(a, w->chunk, block, s);
+        rows.weigh(a, s, alpha);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++)
+            p[i] = T::pack(s[2 * i], s[2 * i + 1]);
+    }
+
+    __device__ __forceinline__ void run_block(int32_t block, bool partly)
+    {
+        float s[KEYS / 2];
+        uint32_t p[KEYS / 4] = {0};
+        multiply_keys(s);
+        release();
+        if (threadIdx.x / 32 * 16 < w->chunk.rows) /* the whole warp */
+            weigh(block, partly, s, p);
+        await();
+        multiply_values(p);
+        release();
+    }
+
+    __device__ __forceinline__ void run(void)
+    {
+        load_queries();
+        load_state();
+        named_sync(READY, CONSUMERS);
+        for (;;) {
+            await();
+            int32_t block = w->block[stages.at];
+            if (block < 0)
+                break;
+            run_block(block, w->partly[stages.at]);
+        }
+        store_state();
+    }
+};
+
+template <int D, class T>
+HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
+{
+    using l = layout<D>;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    uint32_t base = shared_address(memory);
+    struct shared_words *w = reinterpret_cast<struct shared_words *>(memory + l::words);
+    struct walk walk;
+    if (threadIdx.x == CONSUMERS) {
+        tensor_map_prefetch(kv_map);
+        for (int i = 0; i < l::stages; i++) {
+            barrier_init(shared_address(&w->full[i]), 1);
+            barrier_init(shared_address(&w->empty[i]), CONSUMERS / 32);
+        }
+        barrier_init_fence();
+    }
+    grid_wait();
+    grid_launch_dependents();
+    if (threadIdx.x == CONSUMERS)
+        w->chunk.begin(a, a.chunks[blockIdx.x], walk);
+    __syncthreads();
+    if (w->chunk.idle)
+        return;
+    if (threadIdx.x >= CONSUMERS) {
+        registers_give<l::producer_registers>();
+        if (threadIdx.x == CONSUMERS) {
+            struct producer<D> p = {
+                kv_map, w, base,
+            };
+            p.run(walk);
+        }
+    } else {
+        registers_take<l::consumer_registers>();
+        struct consumer<D, T> c = {
+            a, w, memory, base,
+        };
+        c.run();
+    }
+}
+
+#define DECODE(name, dim, type)                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, layout<dim>::ctas) name(                 \
+        const __grid_constant__ struct hr_cu_attend a, const __grid_constant__ CUtensorMap kv)     \
+    {                                                                                              \
+        decode<dim, type>(a, &kv);                                                                 \
+    }
+
+DECODE(hr_decode_sm90_d64_bf16, 64, bf16)
+DECODE(hr_decode_sm90_d64_fp16, 64, fp16)
+DECODE(hr_decode_sm90_d128_bf16, 128, bf16)
+DECODE(hr_decode_sm90_d128_fp16, 128, fp16)

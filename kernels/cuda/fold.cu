@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Merges the partials of each (sequence, KV head), newest first. A CTA has (dim / 2, lanes)
+ * threads: a lane merges one run of a row's partials, two elements per thread; lanes share a row of
+ * many partials, and their runs are put together in order. lanes is the largest power of two up to
+ * 8 that 256 threads have room for, so that how a row is cut depends on dim and on its sequence
+ * alone. Grid (folds, any): the rows of a fold are dealt to the CTAs of its column. */
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/wgmma.cuh"
+
+enum {
+    RUN = 8, /* partials of a run whose loads are all on their way at once */
+    THREADS_MAX = 256,
+};
+
+/* One row's merged partials: o of two elements. */
+struct merged {
+    float m, l, x, y;
+};
+
+/* Puts the older one behind the newer one. */
+HR_DEVICE void merge(struct merged &to, const struct merged &older)
+{
+    float top = fmaxf(to.m, older.m), ref = top == -CUDART_INF_F ? 0.0f : top;
+    float keep = exp2_approx(__fsub_rn(to.m, ref)), add = exp2_approx(__fsub_rn(older.m, ref));
+    to.m = top;
+    to.l = __fmaf_rn(older.l, add, __fmul_rn(to.l, keep));
+    to.x = __fmaf_rn(older.x, add, __fmul_rn(to.x, keep));
+    to.y = __fmaf_rn(older.y, add, __fmul_rn(to.y, keep));
+}
+
+/* Partials [from, to) of the fold, counted from the newest. */
+struct run {
+    const struct hr_chunk *newest;
+    int32_t from, to;
+    int64_t at[RUN]; /* of the next ones, in state; < 0: none */
+
+    __device__ __forceinline__ void begin(const struct hr_chunk *chunk, int32_t first, int32_t end)
+    {
+        newest = chunk;
+        from = first;
+        to = end;
+        find();
+    }
+
+    __device__ __forceinline__ void find(void)
+    {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            at[i] = from + i < to ? newest[-(int64_t)(from + i)].partial : -1;
+        from += RUN;
+    }
+};
+
+/* Merges RUN partials, then looks up the next ones. */
+HR_DEVICE void merge_some(const float *state, struct run &run, int32_t rows, int32_t row,
+                          struct merged &sum)
+{
+    struct merged part[RUN];
+    int32_t dim = blockDim.x * 2;
+    float top = sum.m;
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        part[i] = {-CUDART_INF_F, 0.0f, 0.0f, 0.0f};
+        if (run.at[i] < 0)
+            continue;
+        const float *from = state + run.at[i];
+        float2 o = *reinterpret_cast<const float2 *>(from + row * dim + threadIdx.x * 2);
+        part[i] = {from[rows * dim + row], from[rows * (dim + 1) + row], o.x, o.y};
+    }
+    run.find();
+#pragma unroll
+    for (int i = 0; i < RUN; i++)
+        top = fmaxf(top, part[i].m);
+    float ref = top == -CUDART_INF_F ? 0.0f : top, keep = exp2_approx(__fsub_rn(sum.m, ref));
+    sum = {top, __fmul_rn(sum.l, keep), __fmul_rn(sum.x, keep), __fmul_rn(sum.y, keep)};
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        float weight = exp2_approx(__fsub_rn(part[i].m, ref));
+        sum.l = __fmaf_rn(part[i].l, weight, sum.l);
+        sum.x = __fmaf_rn(part[i].x, weight, sum.x);
+        sum.y = __fmaf_rn(part[i].y, weight, sum.y);
+    }
+}
+
+HR_DEVICE void store_pair(const struct hr_cu_attend &a, int64_t at, float x, float y)
+{
+    if (a.out_type == HR_FP32) {
+        float *to = static_cast<float *>(a.out) + at;
+        to[0] = x;
+        to[1] = y;
+        return;
+    }
+    uint16_t *to = static_cast<uint16_t *>(a.out) + at;
+    uint32_t pair = a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
+    if (reinterpret_cast<uintptr_t>(to) % 4 == 0) {
+        *reinterpret_cast<uint32_t *>(to) = pair;
+    } else {
+        to[0] = (uint16_t)pair;
+        to[1] = (uint16_t)(pair >> 16);
+    }
+}
+
+/* Divides by l (and the sink's weight); writes out and lse. */
+HR_DEVICE void finish(const struct hr_cu_attend &a, int64_t token, int64_t head,
+                      const struct merged &sum)
+{
+    const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
+    float scale = 0, lse = -CUDART_INF_F;
+    if (a.sink_logits) {
+        float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(sum.m, logit);
+        float shrink = exp2f(__fsub_rn(sum.m, both));
+        float l = __fmaf_rn(sum.l, shrink, exp2f(__fsub_rn(logit, both)));
+        scale = __fdiv_rn(shrink, l);
+        lse = __fmul_rn(__fadd_rn(both, log2f(l)), ln2);
+    } else if (sum.l > 0) {
+        scale = __fdiv_rn(1.0f, sum.l);
+        lse = __fmul_rn(__fadd_rn(sum.m, log2f(sum.l)), ln2);
+    }
+    store_pair(a, token * a.out_stride_token + head * a.out_stride_head + threadIdx.x * 2,
+               __fmaf_rn(sum.x, scale, 0.0f), __fmaf_rn(sum.y, scale, 0.0f));
+    if (a.lse && threadIdx.x == 0)
+        a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = lse;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_MAX, 3)
+    hr_fold(const __grid_constant__ struct hr_cu_attend a)
+{
+    __shared__ struct merged parts[THREADS_MAX];
+    struct hr_fold fold = a.folds[blockIdx.x];
+    struct hr_cu_seq seq = a.seqs[fold.seq];
+    int32_t rows = (int32_t)seq.n_q * a.group, lanes = blockDim.y, share = 1;
+    while (share < lanes && (fold.n_chunks > share * RUN || share * rows * 2 <= lanes))
+        share *= 2;
+    int32_t at_once = lanes / share, each = (fold.n_chunks + share - 1) / share;
+    int32_t nth = threadIdx.y % share;
+    const struct hr_chunk *newest = a.chunks + fold.chunk + fold.n_chunks - 1;
+    struct run run;
+    run.begin(newest, nth * each, min((nth + 1) * each, fold.n_chunks));
+    grid_wait();
+    grid_launch_dependents();
+    for (int32_t first = blockIdx.y * at_once; first < rows; first += gridDim.y * at_once) {
+        int32_t row = first + threadIdx.y / share;
+        struct merged sum = {-CUDART_INF_F, 0.0f, 0.0f, 0.0f};
+        if (row < rows)
+            while (run.from - RUN < run.to)
+                merge_some(a.state, run, rows, row, sum);
+        parts[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+        __syncthreads();
+        if (row < rows && nth == 0) {
+            for (int32_t i = 1; i < share; i++)
+                merge(sum, parts[(threadIdx.y + i) * blockDim.x + threadIdx.x]);
+            finish(a, seq.q_row + row / a.group, (int64_t)fold.head * a.group + row % a.group, sum);
+        }
+        run.begin(newest, nth * each, min((nth + 1) * each, fold.n_chunks));
+        __syncthreads();
+    }
+}

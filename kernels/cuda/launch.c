@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/dev/driver.h"
+
+/* ---- The kernels ---- */
+
+/* For bf16 and fp16: threads, shared memory, registers, rows, floats of carry. */
+#define ATTEND(kind, text, sm, dim, ...)                                                           \
+    {"hr_" text "_sm" #sm "_d" #dim "_bf16",                                                       \
+     FILE_##kind##_##sm,                                                                           \
+     kind,                                                                                         \
+     HR_CU_SM##sm,                                                                                 \
+     dim,                                                                                          \
+     HR_BF16,                                                                                      \
+     __VA_ARGS__},                                                                                 \
+    {                                                                                              \
+        "hr_" text "_sm" #sm "_d" #dim "_fp16", FILE_##kind##_##sm, kind, HR_CU_SM##sm, dim,       \
+            HR_FP16, __VA_ARGS__                                                                   \
+    }
+#define FILE_HR_CU_PREFILL_90 "prefill_sm90"
+#define FILE_HR_CU_DECODE_90 "decode_sm90"
+#define FILE_HR_CU_PREFILL_80 "attend_sm80"
+#define FILE_HR_CU_DECODE_80 "attend_sm80"
+#define PREFILL(sm, dim, ...) ATTEND(HR_CU_PREFILL, "prefill", sm, dim, __VA_ARGS__)
+#define DECODE(sm, dim, ...) ATTEND(HR_CU_DECODE, "decode", sm, dim, __VA_ARGS__, 0)
+#define OTHER(kind, name, file, threads, registers)                                                \
+    {                                                                                              \
+        "hr_" name, file, kind, HR_CU_SM80, 0, HR_BF16, threads, 0, registers, 0, 0                \
+    }
+
+enum { WORDS = 512, TILE_WORDS = 1024, SPLIT_SHARED = 99 << 10 };
+
+/* Shared memory: q, then the stages of K and V, then WORDS or TILE_WORDS bytes. Carry: threads that
+ * hold rows, times the registers of each. */
+const struct hr_cu_kernel hr_cu_kernels_all[] = {
+    PREFILL(90, 64, 512, 2 * 192 * 128 + 8 * 128 * 128 + TILE_WORDS, 128, 192, 384 * (32 + 4)),
+    PREFILL(90, 128, 384, 2 * 128 * 256 + 4 * 128 * 256 + TILE_WORDS, 168, 128, 256 * (64 + 4)),
+    DECODE(90, 64, 256, 64 * 128 + 6 * 128 * 128 + WORDS, 128, 64),
+    DECODE(90, 128, 256, 64 * 256 + 3 * 128 * 256 + WORDS, 128, 64),
+    PREFILL(80, 64, 128, 128 * 128 + 2 * 128 * 128 + WORDS, 255, 128, 128 * 2 * (32 + 4)),
+    PREFILL(80, 96, 128, 128 * 192 + 3 * 64 * 192 + WORDS, 255, 128, 128 * 2 * (48 + 4)),
+    PREFILL(80, 128, 128, 128 * 256 + 3 * 64 * 256 + WORDS, 255, 128, 128 * 2 * (64 + 4)),
+    PREFILL(80, 256, 128, 64 * 512 + 2 * 64 * 512 + WORDS, 255, 64, 128 * (128 + 4)),
+    DECODE(80, 64, 128, SPLIT_SHARED, 255, 64),
+    DECODE(80, 96, 128, SPLIT_SHARED, 255, 64),
+    DECODE(80, 128, 128, SPLIT_SHARED, 255, 64),
+    DECODE(80, 256, 128, SPLIT_SHARED, 255, 64),
+    OTHER(HR_CU_FOLD, "fold", "fold", 256, 80),
+    OTHER(HR_CU_APPEND, "append", "append", 128, 80),
+    OTHER(HR_CU_STAGE, "stage", "stage", 256, 255),
+    OTHER(HR_CU_ZERO_ROWS, "zero_rows", "stage", 256, 255),
+    OTHER(HR_CU_GATHER, "gather", "gather", 512, 128),
+};
+
+enum {
+    N_KERNELS = sizeof hr_cu_kernels_all / sizeof hr_cu_kernels_all[0],
+    MODULES_MAX = 16,
+    FOLD_LANES = 8,
+    FOLD_COLUMN_MAX = 16, /* CTAs that share the rows of a fold */
+    GATHER_CTAS = 8,      /* fill the link */
+    GRID_Z_MAX = 65535,
+    SHARED_UNASKED = 48 << 10,
+};
+
+const int32_t hr_cu_kernels_count = N_KERNELS;
+
+int hr_cu_level_choose(int32_t major, int32_t minor, const char *forced, char *why)
+{
+    int best = major == 9 && minor == 0 ? HR_CU_SM90 : major >= 8 ? HR_CU_SM80 : 0;
+    if (best == 0) {
+        snprintf(why, HR_DEV_TEXT_BYTES, "compute capability %d.%d has no kernels; 8.0 is needed",
+                 major, minor);
+        return 0;
+    }
+    if (!forced || !*forced)
+        return best;
+    if (strcmp(forced, "sm80") == 0)
+        return HR_CU_SM80;
+    if (strcmp(forced, "sm90") != 0) {
+        snprintf(why, HR_DEV_TEXT_BYTES, "the kernel level is \"%.40s\"; it must be sm80 or sm90",
+                 forced);
+        return 0;
+    }
+    if (best < HR_CU_SM90)
+        snprintf(why, HR_DEV_TEXT_BYTES,
+                 "kernel level sm90 needs compute capability 9.0; the GPU's is %d.%d", major,
+                 minor);
+    return best < HR_CU_SM90 ? 0 : best;
+}
+
+int32_t hr_cu_kernel_find(enum hr_cu_kind kind, int level, int32_t dim, hr_dtype dtype)
+{
+    int32_t found = -1;
+    for (int32_t i = 0; i < N_KERNELS; i++) {
+        const struct hr_cu_kernel *x = &hr_cu_kernels_all[i];
+        bool fits = x->dim == 0 || (x->dim == dim && x->dtype == dtype);
+        if (x->kind != kind || (int)x->level > level || !fits)
+            continue;
+        if (found < 0 || x->level > hr_cu_kernels_all[found].level)
+            found = i;
+    }
+    return found;
+}
+
+/* ---- Loading ---- */
+
+struct hr_cu_kernels {
+    struct hr_dev *dev;
+    const struct hr_cu_driver *cu;
+    struct hr_alloc *alloc;
+    int level;
+    int32_t multiprocessors;
+    bool fold_waits;   /* its code waits for the kernel before it by itself */
+    uint32_t *counter; /* of tiles; device memory */
+    CUmodule modules[MODULES_MAX];
+    CUfunction functions[N_KERNELS]; /* NULL: of a higher level, or not in this build */
+};
+
+#define TRY(k, function, ...) hr_dev_cuda_went((k)->dev, (k)->cu->function(__VA_ARGS__), #function)
+
+int hr_cu_kernels_level(const struct hr_cu_kernels *k)
+{
+    return k->level;
+}
+
+/* A kernel's launch must be one that its code was compiled for. */
+static bool check_kernel(struct hr_cu_kernels *k, const struct hr_cu_kernel *x, CUfunction f)
+{
+    char text[HR_DEV_TEXT_BYTES];
+    int threads = 0, registers = 0, shared = 0;
+    int32_t room = hr_dev_cuda_info(k->dev)->shared_bytes;
+    if (!TRY(k, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f) ||
+        !TRY(k, cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, f) ||
+        !TRY(k, cuFuncGetAttribute, &shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f))
+        return false;
+    if (threads >= x->threads && registers <= x->registers && shared + x->shared_bytes <= room)
+        return true;
+    snprintf(text, sizeof(text),
+             "kernel %s: %d threads of at most %d, %d registers of at most %d, %d bytes of shared "
+             "memory of at most %d",
+             x->name, x->threads, threads, registers, x->registers, shared + x->shared_bytes, room);
+    hr_dev_cuda_kill(k->dev, text);
+    return false;
+}
+
+static bool load_kernel(struct hr_cu_kernels *k, int32_t i, CUmodule module)
+{
+    const struct hr_cu_kernel *x = &hr_cu_kernels_all[i];
+    CUfunction f = NULL;
+    int version = 0;
+    if (!TRY(k, cuModuleGetFunction, &f, module, x->name) || !check_kernel(k, x, f))
+        return false;
+    if (x->shared_bytes > SHARED_UNASKED &&
+        (!TRY(k, cuFuncSetAttribute, f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+              x->shared_bytes) ||
+         !TRY(k, cuFuncSetAttribute, f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+              CU_SHAREDMEM_CARVEOUT_MAX_SHARED)))
+        return false;
+    if (x->kind == HR_CU_FOLD) {
+        if (!TRY(k, cuFuncGetAttribute, &version, CU_FUNC_ATTRIBUTE_PTX_VERSION, f))
+            return false;
+        k->fold_waits = version >= 90;
+    }
+    k->functions[i] = f;
+    return true;
+}
+
+/* One module, if a kernel of the level is in it, with those kernels. */
+static bool load_module(struct hr_cu_kernels *k, const struct hr_cu_module *m, CUmodule *module)
+{
+    for (int32_t i = 0; i < N_KERNELS; i++) {
+        const struct hr_cu_kernel *x = &hr_cu_kernels_all[i];
+        if ((int)x->level > k->level || strcmp(x->module, m->name) != 0)
+            continue;
+        if (!*module && !TRY(k, cuModuleLoadData, module, m->bytes))
+            return false;
+        if (!load_kernel(k, i, *module))
+            return false;
+    }
+    return true;
+}
+
+static bool load_all(struct hr_cu_kernels *k)
+{
+    bool good = true;
+    k->counter = k->dev->ops->memory_get(k->dev, sizeof(*k->counter));
+    if (!k->counter || !hr_dev_cuda_enter(k->dev))
+        return false;
+    for (int32_t i = 0; good && i < hr_cu_modules_count && i < MODULES_MAX; i++)
+        good = load_module(k, &hr_cu_modules[i], &k->modules[i]);
+    hr_dev_cuda_leave(k->dev);
+    return good;
+}
+
+struct hr_cu_kernels *hr_cu_kernels_load(struct hr_dev *dev, struct hr_alloc *alloc,
+                                         const char *forced_level, char *why)
+{
+    const struct hr_dev_cuda_info *info = hr_dev_cuda_info(dev);
+    int level = hr_cu_level_choose(info->major, info->minor, forced_level, why);
+    if (level == 0)
+        return NULL;
+    struct hr_cu_kernels *k = hr_alloc_zero(alloc, sizeof(*k));
+    if (!k) {
+        snprintf(why, HR_DEV_TEXT_BYTES, "no host memory for the table of CUDA kernels");
+        return NULL;
+    }
+    k->dev = dev;
+    k->cu = hr_dev_cuda_driver(dev);
+    k->alloc = alloc;
+    k->level = level;
+    k->multiprocessors = info->multiprocessors;
+    if (load_all(k) && !dev->ops->error(dev))
+        return k;
+    const char *error = dev->ops->error(dev);
+    snprintf(why, HR_DEV_TEXT_BYTES, "%s", error ? error : "no device memory for a tile counter");
+    hr_cu_kernels_free(k);
+    return NULL;
+}
+
+void hr_cu_kernels_free(struct hr_cu_kernels *k)
+{
+    if (!k)
+        return;
+    if (hr_dev_cuda_enter_to_free(k->dev)) {
+        for (int i = 0; i < MODULES_MAX; i++)
+            if (k->modules[i])
+                TRY(k, cuModuleUnload, k->modules[i]);
+        hr_dev_cuda_leave(k->dev);
+    }
+    k->dev->ops->memory_put(k->dev, k->counter, sizeof(*k->counter));
+    hr_alloc_put(k->alloc, k, sizeof(*k));
+}
+
+/* ---- Classes ---- */
+
+static const struct hr_cu_kernel *loaded(const struct hr_cu_kernels *k, enum hr_cu_kind kind,
+                                         const struct hr_geom *g)
+{
+    int32_t i = hr_cu_kernel_find(kind, k->level, g->dim, g->dtype);
+    return i >= 0 && k->functions[i] ? &hr_cu_kernels_all[i] : NULL;
+}
+
+static bool map_pages(struct hr_cu_kernels *k, struct hr_cu_class *class, char *why)
+{
+    struct hr_cu_map_shape shape =
+        hr_cu_map_pages(&class->geom, k->dev->arena, k->dev->arena_bytes);
+    const char *refused = hr_cu_map_refuses(&shape);
+    if (refused) {
+        snprintf(why, HR_DEV_TEXT_BYTES, "tensor map of the K/V pages: %s", refused);
+        return false;
+    }
+    int result = hr_cu_map_encode(k->cu, &shape, &class->pages);
+    if (!hr_dev_cuda_went(k->dev, result, "cuTensorMapEncodeTiled"))
+        snprintf(why, HR_DEV_TEXT_BYTES, "%s", k->dev->ops->error(k->dev));
+    return result == CUDA_SUCCESS;
+}
+
+bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t extent_bytes,
+                      struct hr_cu_class *class, char *why)
+{
+    *class = (struct hr_cu_class){
+        .geom = *g,
+        .prefill = loaded(k, HR_CU_PREFILL, g),
+        .decode = loaded(k, HR_CU_DECODE, g),
+    };
+    if (!class->prefill || !class->decode) {
+        snprintf(why, HR_DEV_TEXT_BYTES,
+                 "no CUDA kernel of this build for dim %d and %zu-byte elements: bf16 and fp16 of "
+                 "dim 64, 96, 128 and 256 may have one",
+                 g->dim, hr_dtype_bytes(g->dtype));
+        return false;
+    }
+    if (g->group > class->prefill->rows) {
+        snprintf(why, HR_DEV_TEXT_BYTES,
+                 "%d query heads share a KV head; a tile of %s has room for %d", g->group,
+                 class->prefill->name, class->prefill->rows);
+        return false;
+    }
+    if (extent_bytes % hr_page_bytes(g) != 0) {
+        snprintf(why, HR_DEV_TEXT_BYTES,
+                 "pages of %llu bytes (dim %d) are counted across extents of %llu, which is no "
+                 "multiple of them",
+                 (unsigned long long)hr_page_bytes(g), g->dim, (unsigned long long)extent_bytes);
+        return false;
+    }
+    bool tensor_maps = class->prefill->level >= HR_CU_SM90 || class->decode->level >= HR_CU_SM90;
+    return !tensor_maps || map_pages(k, class, why);
+}
+
+bool hr_cu_reads_queries(const struct hr_cu_class *class, const struct hr_rows *q, float scale)
+{
+    struct hr_cu_map_shape shape = hr_cu_map_queries(&class->geom, q->data, 1, q->stride_token,
+                                                     q->stride_head, hr_cu_tile_tokens(class));
+    return q->dtype == class->geom.dtype && !(scale < 0) && q->stride_token >= 0 &&
+           q->stride_head >= 0 && !hr_cu_map_refuses(&shape);
+}
+
+/* ---- Launches ---- */
+
+struct shape {
+    int64_t x, y, z; /* of the grid */
+    int32_t threads_x, threads_y;
+};
+
+/* `early`: may begin before the kernel in front of it is over; waits for it by itself. */
+static void launch(struct hr_cu_kernels *k, const struct hr_cu_kernel *kernel, struct shape shape,
+                   void **parameters, bool early, enum hr_dev_queue queue)
+{
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)shape.x,
+        .gridDimY = (unsigned)shape.y,
+        .gridDimZ = (unsigned)shape.z,
+        .blockDimX = (unsigned)shape.threads_x,
+        .blockDimY = (unsigned)shape.threads_y,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)kernel->shared_bytes,
+        .hStream = hr_dev_cuda_stream(k->dev, queue),
+        .attrs = &attribute,
+        .numAttrs = early ? 1 : 0,
+    };
+    CUfunction function = k->functions[kernel - hr_cu_kernels_all];
+    if (!function) {
+        hr_dev_cuda_kill(k->dev, "a CUDA kernel that is not in this build was to be launched");
+        return;
+    }
+    if (!hr_dev_cuda_enter(k->dev))
+        return;
+    hr_dev_cuda_went(k->dev, k->cu->cuLaunchKernelEx(&config, function, parameters, NULL),
+                     kernel->name);
+    hr_dev_cuda_leave(k->dev);
+}
+
+static int64_t at_most(int64_t n, int64_t most)
+{
+    return n < most ? n : most;
+}
+
+/* The kernel of a kind that takes every geometry. */
+static const struct hr_cu_kernel *the_one(enum hr_cu_kind kind)
+{
+    return &hr_cu_kernels_all[hr_cu_kernel_find(kind, HR_CU_SM80, 0, HR_BF16)];
+}
+
+/* Persistent CTAs that draw tiles from a counter. */
+static void prefill_sm90(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                         struct hr_cu_attend *a, int64_t rows)
+{
+    const struct hr_cu_kernel *kernel = class->prefill;
+    struct hr_cu_map_shape q = hr_cu_map_queries(&class->geom, a->q, rows, a->q_stride_token,
+                                                 a->q_stride_head, a->tile_tokens);
+    struct hr_cu_map queries, pages = class->pages;
+    void *parameters[] = {a, &queries, &pages};
+    const char *refused = hr_cu_map_refuses(&q);
+    if (refused) {
+        hr_dev_cuda_kill(k->dev, refused);
+        return;
+    }
+    if (!hr_dev_cuda_went(k->dev, hr_cu_map_encode(k->cu, &q, &queries), "cuTensorMapEncodeTiled"))
+        return;
+    k->dev->ops->zero(k->dev, k->counter, sizeof(*k->counter));
+    launch(k, kernel, (struct shape){k->multiprocessors, 1, 1, kernel->threads, 1}, parameters,
+           false, HR_DEV_WORK);
+}
+
+void hr_cu_prefill(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                   const struct hr_cu_attend *a, int64_t rows)
+{
+    struct hr_cu_attend mine = *a;
+    mine.next_tile = k->counter;
+    void *parameters[] = {&mine, &k->dev->arena};
+    if (a->n_tiles == 0 || k->dev->ops->error(k->dev))
+        return;
+    if (class->prefill->level >= HR_CU_SM90)
+        prefill_sm90(k, class, &mine, rows);
+    else
+        launch(k, class->prefill, (struct shape){a->n_tiles, 1, 1, class->prefill->threads, 1},
+               parameters, false, HR_DEV_WORK);
+}
+
+void hr_cu_decode(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                  const struct hr_cu_attend *a)
+{
+    struct hr_cu_attend mine = *a;
+    struct hr_cu_map pages = class->pages;
+    bool map = class->decode->level >= HR_CU_SM90;
+    void *parameters[] = {&mine, map ? (void *)&pages : (void *)&k->dev->arena};
+    if (a->n_chunks > 0)
+        launch(k, class->decode, (struct shape){a->n_chunks, 1, 1, class->decode->threads, 1},
+               parameters, false, HR_DEV_WORK);
+}
+
+/* Lanes: how a row's partials are cut, hence part of its bits. */
+void hr_cu_fold(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                const struct hr_cu_attend *a)
+{
+    const struct hr_cu_kernel *kernel = the_one(HR_CU_FOLD);
+    struct hr_cu_attend mine = *a;
+    void *parameters[] = {&mine};
+    int32_t pairs = class->geom.dim / 2, lanes = FOLD_LANES;
+    while (lanes * pairs > kernel->threads)
+        lanes /= 2;
+    if (a->n_folds == 0)
+        return;
+    int64_t share = at_most(1 + 4 * k->multiprocessors / a->n_folds, FOLD_COLUMN_MAX);
+    launch(k, kernel, (struct shape){a->n_folds, share, 1, pairs, lanes}, parameters, k->fold_waits,
+           HR_DEV_WORK);
+}
+
+void hr_cu_append(struct hr_cu_kernels *k, const struct hr_cu_append *a)
+{
+    const struct hr_cu_kernel *kernel = the_one(HR_CU_APPEND);
+    struct hr_cu_append mine = *a;
+    void *parameters[] = {&mine};
+    if (a->n_items > 0)
+        launch(k, kernel,
+               (struct shape){a->kv_heads, 2, at_most(a->n_items, GRID_Z_MAX), kernel->threads, 1},
+               parameters, false, HR_DEV_WORK);
+}
+
+static void launch_some(struct hr_cu_kernels *k, enum hr_cu_kind kind, void *a, int64_t items)
+{
+    const struct hr_cu_kernel *kernel = the_one(kind);
+    if (items > 0)
+        launch(k, kernel,
+               (struct shape){at_most(items, 8 * k->multiprocessors), 1, 1, kernel->threads, 1}, &a,
+               false, HR_DEV_WORK);
+}
+
+void hr_cu_stage(struct hr_cu_kernels *k, const struct hr_cu_stage *a)
+{
+    struct hr_cu_stage mine = *a;
+    launch_some(k, HR_CU_STAGE, &mine, a->rows);
+}
+
+void hr_cu_zero_rows(struct hr_cu_kernels *k, const struct hr_cu_zero_rows *a)
+{
+    struct hr_cu_zero_rows mine = *a;
+    launch_some(k, HR_CU_ZERO_ROWS, &mine, a->n_list * a->kv_heads);
+}
+
+void hr_cu_gather(struct hr_cu_kernels *k, const struct hr_cu_gather *a, enum hr_dev_queue queue)
+{
+    const struct hr_cu_kernel *kernel = the_one(HR_CU_GATHER);
+    struct hr_cu_gather mine = *a;
+    void *parameters[] = {&mine};
+    if (a->n_pieces > 0)
+        launch(k, kernel, (struct shape){GATHER_CTAS, 1, 1, kernel->threads, 1}, parameters, false,
+               queue);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The softmax of a warp's rows in the accumulator layout of mma.m16n8k16. x[i][j] of a thread holds
+ * columns 8j + 2t and 8j + 2t + 1 of row 16i + g (x[i][j][0], [1]) and of row 16i + 8 + g ([2],
+ * [3]), g = lane / 4, t = lane % 4; so its row r is 8r + g, r < 2 * (row tiles).
+ *
+ * Base 2, with the factor in it: m is the largest s * factor of the row so far, a key's weight is
+ * 2^(s * factor - m), l the sum of the weights. */
+#ifndef HR_KERNELS_CUDA_SOFTMAX_MMA_CUH
+#define HR_KERNELS_CUDA_SOFTMAX_MMA_CUH
+
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/walk.cuh"
+
+#include <math_constants.h>
+
+HR_DEVICE float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+HR_DEVICE float quad_sum(float x)
+{
+    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* tanh: near 0 a polynomial of relative error under 1e-7 (a cap multiplies the error of a score),
+ * else 1 - 2 / (e^2x + 1) of absolute error under 3e-7. */
+HR_DEVICE float tanh_select(float x)
+{
+    float y = __fmul_rn(x, x), p = -0.0062347082f;
+    p = __fmaf_rn(p, y, 0.021088991f);
+    p = __fmaf_rn(p, y, -0.05386965f);
+    p = __fmaf_rn(p, y, 0.13332888f);
+    p = __fmaf_rn(p, y, -0.33333331f);
+    float near = __fmaf_rn(__fmul_rn(x, y), p, x);
+    float e = exp2_approx(__fmul_rn(x, 2.8853900817779268f));
+    float far = __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(e, 1.0f)));
+    return fabsf(x) < 0.6f ? near : far;
+}
+
+/* The thread's columns below `end`, counted from its first: bit i is column 8 (i / 2) + i % 2. */
+HR_DEVICE uint32_t columns_below(int64_t end)
+{
+    int32_t n = (int32_t)min(max(end, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
+    int32_t bits = n / 8 * 2 + min(n % 8, 2);
+    return bits < 32 ? (1u << bits) - 1 : 0xffffffffu;
+}
+
+/* Keeps what depends on x where it is used, out of registers in the loop around. */
+HR_DEVICE uint32_t recomputed(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* What scores with keys from `key` on (the thread's first column) need when a row may not see them
+ * all, or with a softcap. Row 0 is the thread's first row of the tile; rows past the tile's end do
+ * as its last token. */
+template <int row_tiles, int groups>
+HR_DEVICE void limit_scores(const struct hr_cu_attend &a, const struct tile_view &tile,
+                            uint32_t row, int64_t key, float (&s)[row_tiles][groups][4])
+{
+    if (a.softcap > 0) {
+#pragma unroll
+        for (int i = 0; i < row_tiles * groups * 4; i++) {
+            float &x = s[i / 4 / groups][i / 4 % groups][i % 4];
+            x = tanh_select(__fmul_rn(x, a.softcap));
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2 * row_tiles; r++) {
+        int32_t token = min((int32_t)((row + 8 * r) / a.group), tile.tokens - 1);
+        struct visible v = visible_keys(a, tile.n_kv, tile.position + token);
+        uint32_t seen = columns_below(v.hi - key) & ~columns_below(v.lo - key);
+        if (v.lo > 0)
+            seen |= columns_below(min(a.sinks, v.hi) - key);
+#pragma unroll
+        for (int i = 0; i < groups * 2; i++)
+            if (!(seen >> i & 1))
+                s[r / 2][i / 2][r % 2 * 2 + i % 2] = -CUDART_INF_F;
+    }
+}
+
+template <int row_tiles> struct row_state {
+    static constexpr int rows = 2 * row_tiles;
+    float m[rows], l[rows];
+    float offset[rows], alpha[rows], sum[rows]; /* of the key tile at hand */
+
+    __device__ __forceinline__ void begin(void)
+    {
+#pragma unroll
+        for (int r = 0; r < rows; r++) {
+            m[r] = -CUDART_INF_F;
+            l[r] = 0.0f;
+        }
+    }
+
+    /* The largest score of the thread's row r among its quad's columns. */
+    template <int groups>
+    static __device__ __forceinline__ float top(const float (&s)[row_tiles][groups][4], int r)
+    {
+        float x = -CUDART_INF_F;
+#pragma unroll
+        for (int j = 0; j < groups; j++)
+            x = fmaxf(x, fmaxf(s[r / 2][j][r % 2 * 2], s[r / 2][j][r % 2 * 2 + 1]));
+        return quad_max(x);
+    }
+
+    /* Raises m to the largest score; `weigh` may follow. Without a key so far every weight is 0. */
+    __device__ __forceinline__ void raise(int r, float top, float factor)
+    {
+        float raised = fmaxf(m[r], __fmul_rn(top, factor));
+        offset[r] = raised == -CUDART_INF_F ? 0.0f : -raised;
+        alpha[r] = exp2_approx(__fadd_rn(m[r], offset[r]));
+        m[r] = raised;
+    }
+
+    /* Scores to weights, in place, and their sum over the thread's columns. */
+    template <int groups>
+    __device__ __forceinline__ void weigh(float (&s)[row_tiles][groups][4], float factor)
+    {
+#pragma unroll
+        for (int r = 0; r < rows; r++) {
+            sum[r] = 0.0f;
+#pragma unroll
+            for (int j = 0; j < groups; j++) {
+                float *pair = &s[r / 2][j][r % 2 * 2];
+                pair[0] = exp2_approx(__fmaf_rn(pair[0], factor, offset[r]));
+                pair[1] = exp2_approx(__fmaf_rn(pair[1], factor, offset[r]));
+                sum[r] = __fadd_rn(sum[r], __fadd_rn(pair[0], pair[1]));
+            }
+        }
+    }
+
+    template <int groups>
+    __device__ __forceinline__ void scale_output(float (&o)[row_tiles][groups][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < row_tiles * groups * 4; i++) {
+            float &x = o[i / 4 / groups][i / 4 % groups][i % 4];
+            x = __fmul_rn(x, alpha[i / 4 / groups * 2 + i % 4 / 2]);
+        }
+    }
+};
+
+/* What a finished row's output is multiplied with, and its lse. */
+struct row_end {
+    float scale, lse;
+
+    __device__ __forceinline__ row_end(const struct hr_cu_attend &a, float m, float l, int64_t head)
+    {
+        const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
+        scale = 0.0f;
+        lse = -CUDART_INF_F;
+        if (a.sink_logits) {
+            float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(m, logit);
+            float shrink = exp2f(__fsub_rn(m, both));
+            float sum = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, both)));
+            scale = __fdiv_rn(shrink, sum);
+            lse = __fmul_rn(__fadd_rn(both, log2f(sum)), ln2);
+        } else if (l > 0) {
+            scale = __fdiv_rn(1.0f, l);
+            lse = __fmul_rn(__fadd_rn(m, log2f(l)), ln2);
+        }
+    }
+};
+
+/* Two neighbours of an output row. */
+HR_DEVICE void store_pair(const struct hr_cu_attend &a, int64_t at, float x, float y)
+{
+    if (a.out_type == HR_FP32)
+        *reinterpret_cast<float2 *>(static_cast<float *>(a.out) + at) = {x, y};
+    else
+        *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at) =
+            a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
+}
+
+#endif
