@@ -53,7 +53,8 @@ static std::vector<float> forward(hr_context *context, hr_step *step, const Rows
                                   std::vector<hr_seq *> seqs, std::vector<int64_t> n_new)
 {
     std::vector<float> out(rows.q.size());
-    hr_batch batch{sizeof(batch), int32_t(seqs.size()), seqs.data(), n_new.data(), nullptr};
+    hr_batch batch{sizeof(batch), int32_t(seqs.size()), seqs.data(), n_new.data(), nullptr,
+                   nullptr};
     hr_append_args append{sizeof(append), HR_FP32, rows.k.data(), rows.v.data(), 0, 0, 0, 0};
     hr_attend_args attend{};
     attend.struct_size = sizeof(attend), attend.q_dtype = attend.out_dtype = HR_FP32;

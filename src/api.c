@@ -231,9 +231,9 @@ hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *arg
         status = hr_request_append(step, layer, args, &k, &v);
     if (status != HR_OK)
         return status;
-    hr_exec_append(step, layer, &k, &v);
+    step->cache->context->exec->append(step, layer, &k, &v);
     step->appended[layer] = true;
-    return HR_OK;
+    return hr_context_device_status(step->cache->context);
 }
 
 hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *args)
@@ -253,10 +253,11 @@ hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *arg
     if (status != HR_OK)
         return status;
     int64_t start_ns = hr_clock_ns();
-    hr_exec_attend(step, layer, &attend);
+    if (!c->exec->attend(step, layer, &attend))
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a copy of q");
     c->attend_ns += (uint64_t)(hr_clock_ns() - start_ns);
     step->attended[layer] = true;
-    return HR_OK;
+    return hr_context_device_status(c);
 }
 
 hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns)
@@ -266,7 +267,13 @@ hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns)
     if (status == HR_OK && !step->attended[layer])
         status = hr_fail(&step->cache->context->error, HR_E_STATE,
                          "layer %d has not attended in this step", layer);
-    return status;
+    if (status != HR_OK)
+        return status;
+    hr_context *c = step->cache->context;
+    if (c->exec->wait(step, deadline_ns) == HR_DEV_PENDING)
+        return hr_fail(&c->error, HR_E_TIMEOUT, "layer %d had not attended by %lld ns", layer,
+                       (long long)deadline_ns);
+    return hr_context_device_status(c);
 }
 
 hr_status hr_step_commit(hr_step *step, const hr_commit_args *args)

@@ -95,6 +95,11 @@ static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t *in
                        "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
                        (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
     cache->n_classes++;
+#ifdef HR_HAVE_CUDA
+    char why[HR_DEV_TEXT_BYTES] = "";
+    if (c->cuda && !hr_cu_class_make(c->cuda, g, HR_EXTENT_BYTES, &class->cuda, why))
+        return hr_fail(&c->error, HR_E_UNSUPPORTED, "%s", why);
+#endif
     return HR_OK;
 }
 

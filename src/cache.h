@@ -3,6 +3,7 @@
 #ifndef HR_CACHE_H
 #define HR_CACHE_H
 
+#include "kernels/cuda/launch.h"
 #include "offload/slab.h"
 #include "src/context.h"
 
@@ -10,6 +11,7 @@
 struct hr_class {
     struct hr_geom geom;
     struct hr_slab slab;
+    struct hr_cu_class cuda; /* with a CUDA device */
 };
 
 struct hr_cache {

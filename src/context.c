@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/launch.h"
 #include "src/base/topo.h"
+#include "src/exec.h"
 
 enum { THREADS_MAX = 1024 };
 
@@ -58,8 +60,9 @@ static uint64_t default_budget(void)
     return bytes >= HR_EXTENT_BYTES ? bytes : (uint64_t)FALLBACK_EXTENTS * HR_EXTENT_BYTES;
 }
 
-static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error *error)
+static hr_status open_host(hr_context *c, const hr_options *o, struct hr_error *error)
 {
+    c->exec = &hr_exec_host;
     uint64_t bytes = o->device_bytes ? o->device_bytes : default_budget();
     struct hr_dev_host_options host = {
         .alloc = &c->alloc,
@@ -84,23 +87,94 @@ static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error
                        "no memory for the host device: %d threads with %zu bytes of scratch each",
                        host.threads, host.scratch_bytes);
     }
-    if (!hr_extents_init(&c->extents, &c->alloc, (int64_t)(host.arena_bytes / HR_EXTENT_BYTES)))
-        return hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %llu extents",
-                       (unsigned long long)(host.arena_bytes / HR_EXTENT_BYTES));
     return HR_OK;
+}
+
+/* The number behind "cuda" or "cuda:"; -1: another device. */
+static int32_t cuda_ordinal(const char *device)
+{
+    int32_t n = 0;
+    if (!device || strncmp(device, "cuda", 4) != 0)
+        return -1;
+    if (device[4] == '\0')
+        return 0;
+    if (device[4] != ':' || strspn(device + 5, "0123456789") != strlen(device + 5) ||
+        strlen(device + 5) < 1 || strlen(device + 5) > 4)
+        return -1;
+    for (const char *p = device + 5; *p; p++)
+        n = n * 10 + (*p - '0');
+    return n;
+}
+
+#ifdef HR_HAVE_CUDA
+static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
+                           struct hr_error *error)
+{
+    char why[HR_DEV_TEXT_BYTES] = "";
+    struct hr_dev_cuda_options options = {
+        .alloc = &c->alloc,
+        .ordinal = ordinal,
+        .arena_bytes = o->device_bytes / HR_EXTENT_BYTES * HR_EXTENT_BYTES,
+        .arena_unit = HR_EXTENT_BYTES,
+        .why = why,
+    };
+    enum hr_dev_cuda_fault fault = hr_dev_cuda_open(&options, &c->dev);
+    if (fault == HR_DEV_CUDA_NO_MEMORY)
+        return hr_fail(error, HR_E_NO_MEMORY, "cuda:%d: %s", ordinal, why);
+    if (fault != HR_DEV_CUDA_OK)
+        return hr_fail(error, HR_E_DEVICE, "cuda:%d: %s", ordinal, why);
+    c->cuda = hr_cu_kernels_load(c->dev, &c->alloc, o->caps, why);
+    if (!c->cuda)
+        return hr_fail(error, HR_E_DEVICE, "cuda:%d: %s", ordinal, why);
+    c->kernels = hr_cu_planner(hr_cu_kernels_level(c->cuda));
+    c->exec = &hr_exec_cuda;
+    return HR_OK;
+}
+#else
+static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
+                           struct hr_error *error)
+{
+    (void)c;
+    (void)o;
+    return hr_fail(error, HR_E_DEVICE, "cuda:%d: this build has no CUDA part", ordinal);
+}
+#endif
+
+static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error *error)
+{
+    const char *from = o->device ? "options.device" : "HEADRACE_DEVICE";
+    const char *name = o->device ? o->device : getenv("HEADRACE_DEVICE");
+    int32_t ordinal = cuda_ordinal(name);
+    enum hr_caps caps;
+    hr_status status = HR_OK;
+    if (ordinal < 0 && name && *name && strcmp(name, "host") != 0)
+        return hr_fail(error, HR_E_INVALID,
+                       "%s is \"%.40s\"; it must be host, cuda or cuda: and a number", from, name);
+    if (ordinal < 0)
+        status = choose_caps(o, error, &caps);
+    if (status == HR_OK && ordinal < 0) {
+        c->kernels = hr_kernels_select(caps);
+        status = open_host(c, o, error);
+    } else if (status == HR_OK) {
+        status = open_cuda(c, o, ordinal, error);
+    }
+    if (status != HR_OK)
+        return status;
+    int64_t extents = (int64_t)(c->dev->arena_bytes / HR_EXTENT_BYTES);
+    return hr_extents_init(&c->extents, &c->alloc, extents)
+               ? HR_OK
+               : hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %lld extents",
+                         (long long)extents);
 }
 
 hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_context **context)
 {
     static const hr_options defaults = {.struct_size = sizeof(hr_options)};
     const hr_options *o = options ? options : &defaults;
-    enum hr_caps caps;
     struct hr_alloc alloc;
     error->log = o->log;
     error->log_user = o->log_user;
     hr_status status = check_options(o, error);
-    if (status == HR_OK)
-        status = choose_caps(o, error, &caps);
     if (status != HR_OK)
         return status;
     hr_alloc_init(&alloc, o->allocator);
@@ -109,15 +183,15 @@ hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_
         return hr_fail(error, HR_E_NO_MEMORY, "no memory for the context (%zu bytes)", sizeof(*c));
     c->alloc = alloc;
     c->error = (struct hr_error){.log = o->log, .log_user = o->log_user};
-    c->kernels = hr_kernels_select(caps);
     c->wave_blocks = o->debug_wave_blocks;
     status = open_device(c, o, error);
     if (status != HR_OK) {
         hr_context_close(c);
         return status;
     }
-    hr_log(&c->error, HR_LOG_INFO, "host device: kernel %s, %d threads, K/V budget %llu bytes",
-           c->kernels->name, c->dev->threads, (unsigned long long)c->dev->arena_bytes);
+    hr_log(&c->error, HR_LOG_INFO, "%s device: kernel %s, %d threads, K/V budget %llu bytes",
+           c->dev->ops->name, c->kernels->name, c->dev->threads,
+           (unsigned long long)c->dev->arena_bytes);
     *context = c;
     return HR_OK;
 }
@@ -126,6 +200,9 @@ void hr_context_close(hr_context *c)
 {
     struct hr_alloc alloc;
     hr_extents_close(&c->extents, &c->alloc);
+#ifdef HR_HAVE_CUDA
+    hr_cu_kernels_free(c->cuda);
+#endif
     if (c->dev)
         c->dev->ops->close(c->dev);
     alloc = c->alloc;
@@ -147,4 +224,10 @@ void hr_context_fill_stats(const hr_context *c, hr_stats *stats)
         .tokens_appended = c->tokens_appended,
         .attend_ns = c->attend_ns,
     };
+}
+
+hr_status hr_context_device_status(hr_context *c)
+{
+    const char *text = c->dev->ops->error(c->dev);
+    return text ? hr_fail(&c->error, HR_E_DEVICE, "%s", text) : HR_OK;
 }

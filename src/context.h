@@ -10,14 +10,19 @@
 #include "src/base/error.h"
 #include "src/dev/dev.h"
 
+struct hr_exec_ops;
+struct hr_cu_kernels;
+
 struct hr_context {
     struct hr_alloc alloc;
     struct hr_error error;
     struct hr_dev *dev;
     struct hr_extents extents;
     const struct hr_kernels *kernels;
-    int64_t wave_blocks; /* debugging: cut waves; 0: never */
-    int32_t caches;      /* not yet destroyed */
+    const struct hr_exec_ops *exec;
+    struct hr_cu_kernels *cuda; /* loaded kernels of a CUDA device, or NULL */
+    int64_t wave_blocks;        /* debugging: cut waves; 0: never */
+    int32_t caches;             /* not yet destroyed */
     uint64_t kv_bytes_used;
     uint64_t kv_bytes_peak;
     uint64_t steps_committed;
@@ -28,6 +33,8 @@ struct hr_context {
 
 hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_context **context);
 void hr_context_close(hr_context *context);
+/* HR_E_DEVICE once the device has reported an error. */
+hr_status hr_context_device_status(hr_context *context);
 void hr_context_fill_stats(const hr_context *context, hr_stats *stats);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* On the host device: items of lists, run by its threads; a call returns when they have run. */
 #include "src/exec.h"
-
-#include "src/output.h"
 
 static void view_layer(hr_step *step, int32_t layer)
 {
@@ -9,14 +8,14 @@ static void view_layer(hr_step *step, int32_t layer)
         step->views[i].blocks = hr_seq_blocks(step->seqs[i], layer);
 }
 
-void hr_exec_append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
+static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
 {
     hr_cache *cache = step->cache;
     struct hr_dev *dev = cache->context->dev;
     view_layer(step, layer);
     for (int32_t i = 0; i < step->n_seqs; i++)
         step->copy_from[i] = step->replaced[(int64_t)i * cache->n_layers + layer];
-    struct hr_append append = {
+    struct hr_append job = {
         .geom = *hr_cache_geom(cache, layer),
         .pool = hr_cache_slab(cache, layer)->view,
         .seqs = step->views,
@@ -26,7 +25,7 @@ void hr_exec_append(hr_step *step, int32_t layer, const struct hr_rows *k, const
         .first_item = step->first_item,
         .n_seqs = step->n_seqs,
     };
-    dev->ops->launch(dev, cache->kernels->append, &append, step->first_item[step->n_seqs]);
+    dev->ops->launch(dev, cache->kernels->append, &job, step->first_item[step->n_seqs]);
 }
 
 /* Tiles and chunks in one launch: no thread waits between the two lists. */
@@ -45,7 +44,7 @@ static void attend_item(const void *args, int64_t item, void *scratch)
         job->kernels->chunk(job->attend, item - job->n_tiles, scratch);
 }
 
-void hr_exec_attend(hr_step *step, int32_t layer, struct hr_attend *attend)
+static bool attend(hr_step *step, int32_t layer, struct hr_attend *attend)
 {
     hr_cache *cache = step->cache;
     struct hr_dev *dev = cache->context->dev;
@@ -65,5 +64,40 @@ void hr_exec_attend(hr_step *step, int32_t layer, struct hr_attend *attend)
         attend->wave_end = attend->last ? INT64_MAX : (wave + 1) * plan->wave_blocks;
         dev->ops->launch(dev, attend_item, &job, plan->n_tiles + plan->n_chunks);
     }
-    hr_output_fold(step, plan, attend);
+    if (plan->n_folds > 0)
+        dev->ops->launch(dev, cache->kernels->fold, attend, plan->n_folds);
+    return true;
 }
+
+/* Room for the largest workspace. Plans and blocks are read where they are. */
+static bool begin(hr_step *step)
+{
+    struct hr_alloc *alloc = &step->cache->context->alloc;
+    if (step->workspace_floats <= step->state_floats)
+        return true;
+    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
+    step->state = hr_alloc_get(alloc, step->workspace_floats * sizeof(float));
+    step->state_floats = step->state ? step->workspace_floats : 0;
+    return step->state;
+}
+
+static enum hr_dev_wait done(hr_step *step, int64_t deadline_ns)
+{
+    (void)step;
+    (void)deadline_ns;
+    return HR_DEV_DONE;
+}
+
+static void put_state(hr_step *step)
+{
+    struct hr_alloc *alloc = &step->cache->context->alloc;
+    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
+}
+
+const struct hr_exec_ops hr_exec_host = {
+    .begin = begin,
+    .append = append,
+    .attend = attend,
+    .wait = done,
+    .free = put_state,
+};

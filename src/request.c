@@ -150,7 +150,8 @@ static hr_status check_numbers(const hr_step *step, const hr_attend_args *a, int
         return hr_fail(error, HR_E_INVALID,
                        "args.softcap is %g; it must be 0 (off) or from 2^-60 to 2^60",
                        (double)a->softcap);
-    for (int32_t h = 0; a->sink_logits && h < q_heads; h++)
+    bool readable = !step->cache->context->cuda;
+    for (int32_t h = 0; readable && a->sink_logits && h < q_heads; h++)
         if (isnan(a->sink_logits[h]) || a->sink_logits[h] == INFINITY)
             return hr_fail(error, HR_E_INVALID, "args.sink_logits[%d] is %g; it must be below +inf",
                            h, (double)a->sink_logits[h]);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/exec.h"
 #include "src/request.h"
 
 static hr_status no_memory(hr_context *c, const char *what)
@@ -78,17 +79,17 @@ void hr_step_free(hr_step *step)
     list_parts(step, parts);
     for (int i = 0; i < PARTS; i++)
         hr_alloc_put(alloc, *parts[i].array, parts[i].bytes);
-    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
+    cache->context->exec->free(step);
     hr_alloc_put(alloc, step, sizeof(*step));
     cache->users--;
 }
 
-/* Plans every class of layers and makes room for the largest workspace. */
+/* Plans every class of layers. */
 static hr_status plan_classes(hr_step *step)
 {
     hr_cache *cache = step->cache;
     hr_context *c = cache->context;
-    size_t floats = 0;
+    step->workspace_floats = 0;
     for (int32_t i = 0; i < cache->n_classes; i++) {
         struct hr_plan *plan = &step->plans[i];
         struct hr_plan_input input = {
@@ -102,15 +103,11 @@ static hr_status plan_classes(hr_step *step)
         };
         if (!hr_plan_make(plan, &input, &c->alloc))
             return no_memory(c, "the plan of a step");
-        if ((size_t)(plan->carry_floats + plan->partial_floats) > floats)
-            floats = (size_t)(plan->carry_floats + plan->partial_floats);
+        size_t floats = (size_t)(plan->carry_floats + plan->partial_floats);
+        if (floats > step->workspace_floats)
+            step->workspace_floats = floats;
     }
-    if (floats <= step->state_floats)
-        return HR_OK;
-    hr_alloc_put(&c->alloc, step->state, step->state_floats * sizeof(float));
-    step->state = hr_alloc_get(&c->alloc, floats * sizeof(float));
-    step->state_floats = step->state ? floats : 0;
-    return step->state ? HR_OK : no_memory(c, "the workspace of a step");
+    return HR_OK;
 }
 
 static uint32_t *replaced_of(const hr_step *step, int32_t i, int32_t layer)
@@ -166,6 +163,16 @@ static hr_status budget_error(const hr_step *step, int32_t i, int32_t layer)
                    (unsigned long long)hr_cache_slab(step->cache, layer)->view.block_bytes);
 }
 
+/* Undoes what reserve_layer did before layer `l` of sequence `i`. */
+static void release_before(hr_step *step, int32_t i, int32_t l)
+{
+    while (i > 0 || l > 0) {
+        i = l > 0 ? i : i - 1;
+        l = l > 0 ? l - 1 : step->cache->n_layers - 1;
+        release_layer(step, i, l, hr_blocks_of(step->views[i].n_kv));
+    }
+}
+
 /* All blocks of the step, or none. */
 static hr_status reserve_blocks(hr_step *step)
 {
@@ -183,26 +190,38 @@ static hr_status reserve_blocks(hr_step *step)
                 continue;
             hr_status status = budget_error(step, i, l);
             release_layer(step, i, l, taken);
-            while (i > 0 || l > 0) {
-                i = l > 0 ? i : i - 1;
-                l = l > 0 ? l - 1 : layers - 1;
-                release_layer(step, i, l, hr_blocks_of(step->views[i].n_kv));
-            }
+            release_before(step, i, l);
             return status;
         }
     return HR_OK;
 }
 
+/* The caller may destroy the step's stream once it has done with it. */
+static void end_step(hr_step *step)
+{
+    struct hr_dev *dev = step->cache->context->dev;
+    dev->ops->set_stream(dev, NULL);
+    hr_request_drop(step);
+    step->open = false;
+}
+
 hr_status hr_step_open(hr_step *step, const hr_batch *batch)
 {
+    hr_context *c = step->cache->context;
     hr_status status = hr_request_take(step, batch);
     if (status != HR_OK)
         return status;
+    step->stream = batch->stream;
+    c->dev->ops->set_stream(c->dev, step->stream);
     status = plan_classes(step);
     if (status == HR_OK)
         status = reserve_blocks(step);
+    if (status == HR_OK && !c->exec->begin(step)) {
+        release_before(step, step->n_seqs, 0);
+        status = no_memory(c, "the workspace of a step");
+    }
     if (status != HR_OK) {
-        hr_request_drop(step);
+        end_step(step);
         return status;
     }
     memset(step->appended, 0, (size_t)step->cache->n_layers * sizeof(*step->appended));
@@ -272,6 +291,7 @@ hr_status hr_step_close(hr_step *step, const int64_t *kept)
     hr_status status = check_kept(step, kept);
     if (status != HR_OK)
         return status;
+    c->dev->ops->set_stream(c->dev, step->stream);
     for (int32_t i = 0; i < step->n_seqs; i++) {
         int64_t keep = kept ? kept[i] : hr_step_new(step, i);
         if (keep > 0)
@@ -280,17 +300,17 @@ hr_status hr_step_close(hr_step *step, const int64_t *kept)
             undo_seq(step, i);
         c->tokens_appended += (uint64_t)keep;
     }
-    hr_request_drop(step);
-    step->open = false;
+    end_step(step);
     c->steps_committed++;
     return HR_OK;
 }
 
 void hr_step_undo(hr_step *step)
 {
+    struct hr_dev *dev = step->cache->context->dev;
+    dev->ops->set_stream(dev, step->stream);
     for (int32_t i = 0; i < step->n_seqs; i++)
         undo_seq(step, i);
-    hr_request_drop(step);
-    step->open = false;
+    end_step(step);
     step->cache->context->steps_aborted++;
 }

@@ -13,6 +13,7 @@ struct hr_step {
     int32_t n_seqs;
     int64_t new_tokens;
     int64_t query_tokens;
+    void *stream; /* the batch's: steps that are open together may have different ones */
     /* [limits.seqs] */
     hr_seq **seqs;
     struct hr_shape *shapes;
@@ -26,8 +27,10 @@ struct hr_step {
     bool *attended;
     /* [classes of the cache] */
     struct hr_plan *plans;
-    float *state; /* carries and partials of one attend */
+    size_t workspace_floats; /* most that a plan of this batch needs */
+    float *state;            /* carries and partials of one attend; memory of the device */
     size_t state_floats;
+    struct hr_step_cuda *cuda; /* lists on the CUDA device, or NULL */
 };
 
 hr_status hr_step_make(hr_cache *cache, const hr_step_limits *limits, hr_step **step);

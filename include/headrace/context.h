@@ -36,17 +36,22 @@ typedef struct hr_allocator {
 typedef struct hr_options {
     /* sizeof(hr_options). */
     size_t struct_size;
+    /* "host" (CPU kernels) or "cuda", "cuda:1", ...: an NVIDIA GPU of compute capability 8.0 or
+     * later. NULL: the environment's HEADRACE_DEVICE, else "host". With CUDA, q, k, v, out, lse
+     * and sink_logits are device memory, calls enqueue work on the batch's stream and return, and
+     * an error of the device makes the context dead: all that is left is to close it. */
+    const char *device;
     /* Threads that compute, the caller's included. 0: one per core that this process may use. */
     int32_t threads;
     /* Leave the worker threads where the system puts them; by default each is bound to a core. */
     bool unbound;
     /* K/V budget in bytes, rounded down to extents of 2 MiB. Address space is reserved at open,
      * memory is touched as blocks are used. 0: three quarters of the memory available to this
-     * process (cgroup limits respected). */
+     * process (cgroup limits respected); with CUDA nine tenths of the GPU's free memory. */
     uint64_t device_bytes;
-    /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx"; NULL: the
-     * environment's HEADRACE_CAPS, else the best that the CPU has. A level that the CPU lacks is
-     * an error. */
+    /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx", with CUDA "sm80" or
+     * "sm90"; NULL: the environment's HEADRACE_CAPS (of the CPU), else the best that there is. A
+     * level that the machine lacks is an error. */
     const char *caps;
     /* NULL: no log. */
     hr_log_fn *log;
@@ -60,7 +65,8 @@ typedef struct hr_options {
 
 /* Opens a context. `options` may be NULL (all defaults). On success *context is owned by the caller
  * and closed by hr_close; on failure it is NULL and hr_error_text(NULL) says why. Blocks while
- * threads start. Errors: HR_E_INVALID, HR_E_UNSUPPORTED (caps), HR_E_NO_MEMORY, HR_E_SYSTEM. */
+ * threads or the device start. Errors: HR_E_INVALID, HR_E_UNSUPPORTED (caps), HR_E_NO_MEMORY,
+ * HR_E_SYSTEM, HR_E_DEVICE. */
 HR_API hr_status hr_open(const hr_options *options, hr_context **context);
 
 /* Closes a context and sets *context to NULL; NULL and pointer to NULL are fine. Every cache of the

@@ -27,7 +27,10 @@ extern "C" {
     X(HR_E_LIMIT, -7, "the batch exceeds the limits that the step was created with",               \
       "create the step with larger hr_step_limits or split the batch")                             \
     X(HR_E_SYSTEM, -8, "the operating system refused a request",                                   \
-      "read hr_error_text(): it has the call and its errno; `headrace doctor` may name the fix")
+      "read hr_error_text(): it has the call and its errno; `headrace doctor` may name the fix")   \
+    X(HR_E_DEVICE, -9, "the device is not there or reported an error",                             \
+      "read hr_error_text(); after an error close the context and open another one")               \
+    X(HR_E_TIMEOUT, -10, "the deadline passed first", "wait again, or abort the step")
 
 typedef enum hr_status {
 #define HR_STATUS_ENUM(name, value, text, todo) name = value,

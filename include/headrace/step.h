@@ -34,6 +34,10 @@ typedef struct hr_batch {
     /* [n_seqs] rows of q: the newest n_query[i] positions after the append (more than the sequence
      * has: the first rows then see no key under HR_MASK_CAUSAL). NULL: n_new. */
     const int64_t *n_query;
+    /* CUDA: the cudaStream_t or CUstream on which the step runs; NULL: the context's own. Needed
+     * until commit or abort has returned; afterwards other streams of the context wait for it by
+     * themselves. */
+    void *stream;
 } hr_batch;
 
 /* Creates a step, owned by the caller; it can be used for any number of batches within the limits.
@@ -67,7 +71,7 @@ typedef struct hr_append_args {
 
 /* Stores the new K and V of one layer. Once for each layer in a step that has new tokens. On the
  * host device the call blocks until the data are stored. Errors: HR_E_INVALID, HR_E_STATE; the step
- * is then as it was before the call. */
+ * is then as it was before the call. HR_E_DEVICE. */
 HR_API hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *args);
 
 /* q, out: [query tokens of the batch][q_heads][dim]; lse: [query tokens][q_heads]; strides in
@@ -95,18 +99,21 @@ typedef struct hr_attend_args {
     /* > 0: logits become softcap * tanh(logit / softcap) (Gemma 2, arXiv 2408.00118). 0: off; else
      * 2^-60 to 2^60. */
     float softcap;
-    /* [q_heads] learned sink logits that join each row's softmax without a value (gpt-oss), or
-     * NULL. */
+    /* [q_heads], on the host device below +inf, learned sink logits that join each row's softmax
+     * without a value (gpt-oss), or NULL. */
     const float *sink_logits;
 } hr_attend_args;
 
 /* Attention of the batch's query rows over their sequences, this step's new tokens of the layer
  * included (append first). May be called more than once for a layer. On the host device the call
- * blocks until out is written. Errors: HR_E_INVALID, HR_E_STATE; the step is then as it was. */
+ * blocks until out is written; with CUDA the first call whose q has another type than the layer or
+ * rows that are not aligned to 16 bytes takes device memory for a copy. Errors: HR_E_INVALID,
+ * HR_E_STATE; the step is then as it was. HR_E_NO_MEMORY, HR_E_DEVICE. */
 HR_API hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *args);
 
 /* Waits until the layer's last attend has written its output, or until `deadline_ns` of
- * CLOCK_MONOTONIC. On the host device it has. Errors: HR_E_INVALID, HR_E_STATE. */
+ * CLOCK_MONOTONIC. On the host device it has. Errors: HR_E_INVALID, HR_E_STATE, HR_E_TIMEOUT,
+ * HR_E_DEVICE. */
 HR_API hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns);
 
 typedef struct hr_commit_args {

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* On a CUDA device: begin brings all lists of the step to the device in one copy, append and attend
+ * are kernels on the step's stream; nothing waits. */
+#include "src/exec.h"
+
+#include <string.h>
+
+#include "kernels/cuda/launch.h"
+
+struct hr_step_cuda {
+    unsigned char *pinned, *lists; /* the same bytes, on the host and on the device */
+    size_t bytes;
+    struct hr_dev_event *uploaded, *attended;
+    void *queries; /* q in the layer's type and packed, where kernels can't read it in place */
+    size_t queries_bytes;
+    int64_t n_blocks; /* of all sequences, one layer */
+    /* Where the lists begin, in bytes. */
+    size_t seqs, first_item, pages, copy_from;
+    size_t end; /* of those: then tiles, chunks and folds of each class */
+};
+
+static struct hr_dev *dev_of(const hr_step *step)
+{
+    return step->cache->context->dev;
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static size_t place(size_t *end, int64_t count, size_t size)
+{
+    size_t at = *end;
+    *end = round_up(at + (size_t)count * size);
+    return at;
+}
+
+/* The lists of one class, behind those of the classes before it. */
+struct class_lists {
+    size_t tiles, chunks, folds;
+};
+
+static struct class_lists place_class(const struct hr_plan *plan, size_t *end)
+{
+    struct class_lists at;
+    at.tiles = place(end, plan->n_tiles, sizeof(struct hr_cu_tile));
+    at.chunks = place(end, plan->n_chunks, sizeof(struct hr_chunk));
+    at.folds = place(end, plan->n_folds, sizeof(struct hr_fold));
+    return at;
+}
+
+static struct class_lists lists_of(const hr_step *step, int32_t class)
+{
+    size_t end = step->cuda->end;
+    struct class_lists at = {0};
+    for (int32_t i = 0; i <= class; i++)
+        at = place_class(&step->plans[i], &end);
+    return at;
+}
+
+/* ---- begin ---- */
+
+/* What is there already stays. */
+static bool make(hr_step *step)
+{
+    struct hr_dev *dev = dev_of(step);
+    if (!step->cuda)
+        step->cuda = hr_alloc_zero(&step->cache->context->alloc, sizeof(*step->cuda));
+    struct hr_step_cuda *cu = step->cuda;
+    if (cu && !cu->uploaded)
+        cu->uploaded = dev->ops->event_make(dev);
+    if (cu && !cu->attended)
+        cu->attended = dev->ops->event_make(dev);
+    return cu && cu->uploaded && cu->attended;
+}
+
+static void put_lists(hr_step *step)
+{
+    struct hr_dev *dev = dev_of(step);
+    struct hr_step_cuda *cu = step->cuda;
+    dev->ops->pinned_put(dev, cu->pinned, cu->bytes);
+    dev->ops->memory_put(dev, cu->lists, cu->bytes);
+    cu->pinned = cu->lists = NULL;
+    cu->bytes = 0;
+}
+
+static size_t place_all(hr_step *step)
+{
+    struct hr_step_cuda *cu = step->cuda;
+    int64_t layers = step->cache->n_layers;
+    cu->n_blocks = 0;
+    for (int32_t i = 0; i < step->n_seqs; i++)
+        cu->n_blocks += hr_blocks_of(step->views[i].n_kv);
+    cu->end = 0;
+    cu->seqs = place(&cu->end, step->n_seqs, sizeof(struct hr_cu_seq));
+    cu->first_item = place(&cu->end, step->n_seqs + 1, sizeof(int64_t));
+    cu->pages = place(&cu->end, cu->n_blocks * layers, sizeof(uint32_t));
+    cu->copy_from = place(&cu->end, step->n_seqs * layers, sizeof(uint32_t));
+    size_t end = cu->end;
+    for (int32_t i = 0; i < step->cache->n_classes; i++)
+        place_class(&step->plans[i], &end);
+    return end;
+}
+
+/* Twice what is needed, so that a growing sequence does not ask for memory in every step. */
+static bool make_lists(hr_step *step, size_t bytes)
+{
+    struct hr_dev *dev = dev_of(step);
+    struct hr_step_cuda *cu = step->cuda;
+    if (bytes <= cu->bytes)
+        return true;
+    put_lists(step);
+    cu->pinned = dev->ops->pinned_get(dev, 2 * bytes);
+    cu->lists = dev->ops->memory_get(dev, 2 * bytes);
+    cu->bytes = 2 * bytes;
+    if (cu->pinned && cu->lists)
+        return true;
+    put_lists(step);
+    return false;
+}
+
+static bool make_state(hr_step *step)
+{
+    struct hr_dev *dev = dev_of(step);
+    if (step->workspace_floats <= step->state_floats)
+        return true;
+    dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
+    step->state = dev->ops->memory_get(dev, step->workspace_floats * sizeof(float));
+    step->state_floats = step->state ? step->workspace_floats : 0;
+    return step->state;
+}
+
+static void fill_seqs(const hr_step *step)
+{
+    const struct hr_step_cuda *cu = step->cuda;
+    struct hr_cu_seq *seqs = (struct hr_cu_seq *)(cu->pinned + cu->seqs);
+    int64_t block = 0;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        const struct hr_seq_view *v = &step->views[i];
+        seqs[i] = (struct hr_cu_seq){v->n_kv, v->n_q, v->q_row, block, v->n_new, v->new_row};
+        block += hr_blocks_of(v->n_kv);
+    }
+    memcpy(cu->pinned + cu->first_item, step->first_item,
+           (size_t)(step->n_seqs + 1) * sizeof(*step->first_item));
+}
+
+/* Of the block's KV head 0, counted from the start of the arena. */
+static uint32_t page_of(const hr_step *step, int32_t layer, uint32_t block)
+{
+    const struct hr_pool_view *view = &hr_cache_slab(step->cache, layer)->view;
+    uint64_t at = (uint64_t)(hr_block_addr(view, block) - view->base);
+    return (uint32_t)(at / hr_page_bytes(hr_cache_geom(step->cache, layer)));
+}
+
+static void fill_layer(const hr_step *step, int32_t layer)
+{
+    const struct hr_step_cuda *cu = step->cuda;
+    uint32_t *page = (uint32_t *)(cu->pinned + cu->pages) + layer * cu->n_blocks;
+    uint32_t *copy = (uint32_t *)(cu->pinned + cu->copy_from) + (int64_t)layer * step->n_seqs;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
+        uint32_t old = step->replaced[(int64_t)i * step->cache->n_layers + layer];
+        int64_t n = hr_blocks_of(step->views[i].n_kv);
+        for (int64_t b = 0; b < n; b++)
+            *page++ = page_of(step, layer, blocks[b]);
+        copy[i] = old == HR_BLOCK_NONE ? UINT32_MAX : page_of(step, layer, old);
+    }
+}
+
+static void fill_class(const hr_step *step, int32_t class)
+{
+    const struct hr_plan *plan = &step->plans[class];
+    struct class_lists at = lists_of(step, class);
+    struct hr_cu_tile *tiles = (struct hr_cu_tile *)(step->cuda->pinned + at.tiles);
+    for (int64_t i = 0; i < plan->n_tiles; i++) {
+        const struct hr_tile *t = &plan->tiles[i];
+        tiles[i] = (struct hr_cu_tile){t->seq, t->head, t->token, t->carry, t->tokens, -1, 0};
+    }
+    if (plan->n_chunks > 0)
+        memcpy(step->cuda->pinned + at.chunks, plan->chunks,
+               (size_t)plan->n_chunks * sizeof(*plan->chunks));
+    if (plan->n_folds > 0)
+        memcpy(step->cuda->pinned + at.folds, plan->folds,
+               (size_t)plan->n_folds * sizeof(*plan->folds));
+}
+
+static bool begin(hr_step *step)
+{
+    struct hr_dev *dev = dev_of(step);
+    if (dev->ops->error(dev))
+        return true; /* append and attend will say so */
+    if (!make(step))
+        return false;
+    struct hr_step_cuda *cu = step->cuda;
+    size_t bytes = place_all(step);
+    if (dev->ops->event_wait(dev, cu->uploaded, INT64_MAX) == HR_DEV_DEAD)
+        return true;
+    if (!make_lists(step, bytes) || !make_state(step))
+        return false;
+    fill_seqs(step);
+    for (int32_t l = 0; l < step->cache->n_layers; l++)
+        fill_layer(step, l);
+    for (int32_t i = 0; i < step->cache->n_classes; i++)
+        fill_class(step, i);
+    dev->ops->upload(dev, HR_DEV_WORK, cu->lists, cu->pinned, bytes);
+    dev->ops->event_record(dev, cu->uploaded, HR_DEV_WORK);
+    return true;
+}
+
+/* ---- append, attend ---- */
+
+static const uint32_t *pages_of(const hr_step *step, int32_t layer)
+{
+    return (const uint32_t *)(step->cuda->lists + step->cuda->pages) + layer * step->cuda->n_blocks;
+}
+
+static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
+{
+    const struct hr_step_cuda *cu = step->cuda;
+    const struct hr_geom *g = hr_cache_geom(step->cache, layer);
+    struct hr_dev *dev = dev_of(step);
+    if (dev->ops->error(dev))
+        return;
+    dev->ops->set_stream(dev, step->stream);
+    struct hr_cu_append a = {
+        .seqs = (const struct hr_cu_seq *)(cu->lists + cu->seqs),
+        .pages = pages_of(step, layer),
+        .copy_from = (const uint32_t *)(cu->lists + cu->copy_from) + (int64_t)layer * step->n_seqs,
+        .first_item = (const int64_t *)(cu->lists + cu->first_item),
+        .arena = dev->arena,
+        .k = k->data,
+        .v = v->data,
+        .k_stride_token = k->stride_token,
+        .k_stride_head = k->stride_head,
+        .v_stride_token = v->stride_token,
+        .v_stride_head = v->stride_head,
+        .n_items = step->first_item[step->n_seqs],
+        .n_seqs = step->n_seqs,
+        .kv_heads = g->kv_heads,
+        .dim = g->dim,
+        .kv_type = (int32_t)k->dtype,
+        .cache_type = (int32_t)g->dtype,
+    };
+    hr_cu_append(step->cache->context->cuda, &a);
+}
+
+/* Brings q into rows that kernels can read. */
+static bool stage_queries(hr_step *step, const struct hr_geom *g, struct hr_rows *q)
+{
+    struct hr_dev *dev = dev_of(step);
+    struct hr_step_cuda *cu = step->cuda;
+    int32_t heads = g->kv_heads * g->group;
+    size_t bytes =
+        (size_t)step->query_tokens * (size_t)heads * (size_t)g->dim * hr_dtype_bytes(g->dtype);
+    if (bytes > cu->queries_bytes) {
+        dev->ops->memory_put(dev, cu->queries, cu->queries_bytes);
+        cu->queries = dev->ops->memory_get(dev, bytes);
+        cu->queries_bytes = cu->queries ? bytes : 0;
+        if (!cu->queries)
+            return false;
+    }
+    struct hr_cu_stage a = {
+        .from = q->data,
+        .to = cu->queries,
+        .stride_token = q->stride_token,
+        .stride_head = q->stride_head,
+        .rows = step->query_tokens,
+        .heads = heads,
+        .dim = g->dim,
+        .from_type = (int32_t)q->dtype,
+        .to_type = (int32_t)g->dtype,
+    };
+    hr_cu_stage(step->cache->context->cuda, &a);
+    *q = (struct hr_rows){cu->queries, (int64_t)heads * g->dim, g->dim, g->dtype};
+    return true;
+}
+
+static struct hr_cu_attend attend_of(const hr_step *step, int32_t layer, const struct hr_attend *in,
+                                     const struct hr_rows *q)
+{
+    const float log2e = 1.44269504f;
+    int32_t class = step->cache->class_of[layer];
+    const struct hr_plan *plan = &step->plans[class];
+    struct class_lists at = lists_of(step, class);
+    unsigned char *lists = step->cuda->lists;
+    return (struct hr_cu_attend){
+        .seqs = (const struct hr_cu_seq *)(lists + step->cuda->seqs),
+        .tiles = (const struct hr_cu_tile *)(lists + at.tiles),
+        .pages = pages_of(step, layer),
+        .chunks = (const struct hr_chunk *)(lists + at.chunks),
+        .folds = (const struct hr_fold *)(lists + at.folds),
+        .state = step->state,
+        .q = q->data,
+        .out = in->out.data,
+        .lse = in->lse.data,
+        .sink_logits = in->sink_logits,
+        .q_stride_token = q->stride_token,
+        .q_stride_head = q->stride_head,
+        .out_stride_token = in->out.stride_token,
+        .out_stride_head = in->out.stride_head,
+        .lse_stride_token = in->lse.stride_token,
+        .lse_stride_head = in->lse.stride_head,
+        .window = in->geom.window,
+        .sinks = in->geom.sinks,
+        .n_tiles = (int32_t)plan->n_tiles,
+        .n_chunks = (int32_t)plan->n_chunks,
+        .n_folds = (int32_t)plan->n_folds,
+        .group = in->geom.group,
+        .tile_tokens = (int32_t)plan->tile_tokens,
+        .causal = in->mask == HR_MASK_CAUSAL,
+        .out_type = (int32_t)in->out.dtype,
+        .factor = (in->softcap > 0 ? in->softcap : in->scale) * log2e,
+        .softcap = in->softcap > 0 ? in->scale / in->softcap : 0,
+    };
+}
+
+static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
+{
+    struct hr_dev *dev = dev_of(step);
+    struct hr_cu_kernels *kernels = step->cache->context->cuda;
+    const struct hr_cu_class *class = &step->cache->classes[step->cache->class_of[layer]].cuda;
+    const struct hr_plan *plan = &step->plans[step->cache->class_of[layer]];
+    struct hr_rows q = in->q;
+    if (dev->ops->error(dev))
+        return true;
+    dev->ops->set_stream(dev, step->stream);
+    if (step->query_tokens > 0 && !hr_cu_reads_queries(class, &q, in->scale) &&
+        !stage_queries(step, &in->geom, &q))
+        return false;
+    struct hr_cu_attend a = attend_of(step, layer, in, &q);
+    for (int64_t wave = 0; wave < plan->waves; wave++) {
+        a.first = wave == 0;
+        a.last = wave == plan->waves - 1;
+        a.wave_begin = wave * plan->wave_blocks;
+        a.wave_end = a.last ? HR_TOKENS_MAX : (wave + 1) * plan->wave_blocks;
+        hr_cu_prefill(kernels, class, &a, step->query_tokens);
+        hr_cu_decode(kernels, class, &a);
+    }
+    hr_cu_fold(kernels, class, &a);
+    dev->ops->event_record(dev, step->cuda->attended, HR_DEV_WORK);
+    return true;
+}
+
+static enum hr_dev_wait wait_attended(hr_step *step, int64_t deadline_ns)
+{
+    struct hr_dev *dev = dev_of(step);
+    if (dev->ops->error(dev))
+        return HR_DEV_DEAD;
+    return dev->ops->event_wait(dev, step->cuda->attended, deadline_ns);
+}
+
+static void put_all(hr_step *step)
+{
+    struct hr_dev *dev = dev_of(step);
+    struct hr_step_cuda *cu = step->cuda;
+    dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
+    if (!cu)
+        return;
+    put_lists(step);
+    dev->ops->memory_put(dev, cu->queries, cu->queries_bytes);
+    if (cu->uploaded)
+        dev->ops->event_free(dev, cu->uploaded);
+    if (cu->attended)
+        dev->ops->event_free(dev, cu->attended);
+    hr_alloc_put(&step->cache->context->alloc, cu, sizeof(*cu));
+}
+
+const struct hr_exec_ops hr_exec_cuda = {
+    .begin = begin,
+    .append = append,
+    .attend = attend,
+    .wait = wait_attended,
+    .free = put_all,
+};
