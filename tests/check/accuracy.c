@@ -101,6 +101,7 @@ void hc_test_shapes(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
     struct hc_shape s;
     struct hc_case c;
     hc_shape_random(&s, seed, hc_chance(&r, 3) ? 30000000 : 2000000);
+    hc_shape_fit(&s, k);
     hc_case_make(&c, &s);
     struct hc_cut cut = {0, 0};
     if (hc_chance(&r, 30))
@@ -118,6 +119,7 @@ void hc_test_edges(const struct hr_kernels *k, uint64_t seed, struct hc_verdict 
     struct hc_shape s;
     struct hc_case c;
     hc_shape_random(&s, seed, 1);
+    hc_shape_fit(&s, k);
     s.lse = true;
     s.n_seqs = HC_SEQS;
     for (int32_t i = 0; i < HC_SEQS; i++) {
@@ -158,6 +160,7 @@ void hc_test_million(const struct hr_kernels *k, uint64_t seed, struct hc_verdic
     }
     if (seed % 4 >= 2)
         s.geom.dtype = s.q_dtype = HR_FP32;
+    hc_shape_fit(&s, k);
     hc_case_make(&c, &s);
     hc_case_run(&c, k, (struct hc_cut){0, 0});
     check_case(&c, 13, v);

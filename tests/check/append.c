@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Appends in random pieces, with forks, beside a flat model: page bytes must be equal. */
 #include "tests/check/check.h"
+#include "tests/check/gpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -139,7 +140,7 @@ void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
     struct model m;
     make_model(&m, &r);
     hr_dtype types[2] = {HR_FP32, HR_FP32};
-    void *scratch = hc_alloc(k->scratch_bytes());
+    void *scratch = hc_on_gpu(k) ? NULL : hc_alloc(k->scratch_bytes());
     for (int step = 0; step < 8; step++) {
         int64_t tokens = next_batch(&m, &r);
         struct hr_rows *rows[2] = {&m.a.k, &m.a.v};
@@ -158,7 +159,9 @@ void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
                                          source_value(seed + (uint64_t)s, i,
                                                       m.seqs[s].n_kv - m.seqs[s].n_new + t, h, d));
         }
-        for (int64_t i = 0; i < m.first_item[SEQS]; i++)
+        if (hc_on_gpu(k))
+            hc_gpu_append(&m.a, 2 * SEQS * MAX_BLOCKS, tokens);
+        for (int64_t i = 0; i < m.first_item[SEQS] && !hc_on_gpu(k); i++)
             k->append(&m.a, i, scratch);
         free(m.a.k.data);
         free(m.a.v.data);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/check/case.h"
+#include "tests/check/gpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -111,6 +111,18 @@ void hc_shape_random(struct hc_shape *s, uint64_t seed, int64_t work)
             s->n_seqs = i + 1;
             break;
         }
+    }
+}
+
+void hc_shape_fit(struct hc_shape *s, const struct hr_kernels *k)
+{
+    int64_t before = (int64_t)s->geom.group * s->geom.dim;
+    if (!hc_on_gpu(k))
+        return;
+    hc_gpu_shape(&s->geom);
+    for (int32_t i = 0; i < s->n_seqs; i++) { /* no more work than before */
+        int64_t n = s->n_q[i] * before / ((int64_t)s->geom.group * s->geom.dim);
+        s->n_q[i] = n > 0 || s->n_q[i] == 0 ? (n < s->n_q[i] ? n : s->n_q[i]) : 1;
     }
 }
 

@@ -32,6 +32,9 @@ struct hc_shape {
     uint64_t layout; /* of blocks */
 };
 
+/* For a table of a GPU: what no CUDA kernel takes becomes what one does. */
+void hc_shape_fit(struct hc_shape *s, const struct hr_kernels *k);
+
 /* Random, ragged, with at most `work` products of q and K. */
 void hc_shape_random(struct hc_shape *s, uint64_t seed, int64_t work);
 

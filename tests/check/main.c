@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* headrace-check: tests and benchmarks every kernel table of this build that the CPU can run. */
 #include "tests/check/check.h"
+#include "tests/check/gpu.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -28,7 +29,8 @@ const struct hc_test hc_tests[] = {
 
 struct options {
     const char *glob, *json;
-    int caps; /* -1: all */
+    const char *gpu_level; /* only this table of a GPU; NULL: all */
+    int caps;              /* -1: all */
     bool list, bench;
     uint64_t seed;
     int32_t shapes, threads;
@@ -42,7 +44,7 @@ struct tally {
     double worst, seconds;
 };
 
-enum { MAX_TALLIES = 64 };
+enum { MAX_TALLIES = 128 };
 
 struct job {
     struct tally *tally;
@@ -121,14 +123,16 @@ static int usage(const char *wrong)
 {
     if (wrong)
         fprintf(stderr, "headrace-check: %s\n", wrong);
-    fprintf(wrong ? stderr : stdout,
-            "usage: headrace-check [--list] [--test GLOB] [--caps LEVEL] [--seed N] [--shapes N]\n"
-            "                      [--bench] [--json FILE] [--threads N]\n"
-            "  --test GLOB   only tests (with --bench: cases) whose name matches\n"
-            "  --caps LEVEL  only the tables of portable, avx2, avx512bf16 or amx\n"
-            "  --seed N      first seed; printed at the start\n"
-            "  --shapes N    seeds of the test `shapes` (2000); the others in proportion\n"
-            "  --threads N   threads of tests and benchmarks (all CPUs)\n");
+    fprintf(
+        wrong ? stderr : stdout,
+        "usage: headrace-check [--list] [--test GLOB] [--caps LEVEL] [--seed N] [--shapes N]\n"
+        "                      [--bench] [--json FILE] [--threads N]\n"
+        "  --test GLOB   only tests (with --bench: cases) whose name matches\n"
+        "  --caps LEVEL  only the tables of portable, avx2, avx512bf16 or amx; of a GPU's sm80\n"
+        "                or sm90\n"
+        "  --seed N      first seed; printed at the start\n"
+        "  --shapes N    seeds of the test `shapes` (2000); the others in proportion\n"
+        "  --threads N   threads of tests and benchmarks (all CPUs)\n");
     return wrong ? 2 : 0;
 }
 
@@ -151,6 +155,8 @@ static int parse(int argc, char **argv, struct options *o)
             o->glob = value;
         else if (strcmp(name, "--json") == 0 && value)
             o->json = value;
+        else if (strcmp(name, "--caps") == 0 && value && strncmp(value, "sm", 2) == 0)
+            o->gpu_level = value;
         else if (strcmp(name, "--caps") == 0 && value && (o->caps = hr_caps_parse(value)) >= 0)
             continue;
         else if (strcmp(name, "--seed") == 0 && number(value, 0, &n))
@@ -238,6 +244,37 @@ static bool write_json(const struct options *o, const struct tally *t, int n,
     return true;
 }
 
+/* All tests that match, of one table; how many seeds failed. */
+static int64_t run_table(const struct options *o, const struct hr_kernels *k, struct tally *tallies,
+                         int *n)
+{
+    int64_t failed = 0;
+    for (const struct hc_test *t = hc_tests; t->name; t++) {
+        if (fnmatch(o->glob, t->name, 0) != 0)
+            continue;
+        tallies[*n] = (struct tally){.kernels = k, .test = t};
+        run_test(o, tallies + *n);
+        failed += tallies[(*n)++].failed;
+    }
+    return failed;
+}
+
+static int64_t run_gpu(const struct options *o, struct tally *tallies, int *n)
+{
+    char why[256] = "";
+    int64_t failed = 0;
+    const struct hr_kernels *k;
+    if (o->bench || o->caps >= 0)
+        return 0;
+    if (!hc_gpu_open(why))
+        printf("skipped sm80, sm90: %s\n", why);
+    for (int32_t i = 0; (k = hc_gpu_at(i)) != NULL; i++)
+        if (!o->gpu_level || strcmp(o->gpu_level, k->name) == 0)
+            failed += run_table(o, k, tallies, n);
+    hc_gpu_close();
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.glob = "*",
@@ -257,7 +294,7 @@ int main(int argc, char **argv)
     printf("seed %lu\n", (unsigned long)o.seed);
     const struct hr_kernels *k;
     for (int32_t i = 0; (k = hr_kernels_at(i)) != NULL; i++) {
-        if (o.caps >= 0 && k->caps != (enum hr_caps)o.caps)
+        if (o.gpu_level || (o.caps >= 0 && k->caps != (enum hr_caps)o.caps))
             continue;
         if (k->caps > hr_caps_detect()) {
             printf("skipped %s/%s: this CPU has %s at most\n", k->name, k->variant,
@@ -270,14 +307,9 @@ int main(int argc, char **argv)
             n_results += hc_bench(k, o.threads, o.glob, results + n_results);
             continue;
         }
-        for (const struct hc_test *t = hc_tests; t->name; t++) {
-            if (fnmatch(o.glob, t->name, 0) != 0)
-                continue;
-            tallies[n] = (struct tally){.kernels = k, .test = t};
-            run_test(&o, tallies + n);
-            failed += tallies[n++].failed;
-        }
+        failed += run_table(&o, k, tallies, &n);
     }
+    failed += run_gpu(&o, tallies, &n);
     if (o.json && !write_json(&o, tallies, n, results, n_results))
         return 2;
     if (n == 0 && n_results == 0) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/check/case.h"
+#include "tests/check/gpu.h"
 
 struct plan {
     struct hr_tile *tiles;
@@ -17,7 +17,7 @@ static void plan_tiles(struct plan *p, const struct hc_case *c, const struct hr_
 {
     const struct hr_geom *g = &c->shape.geom;
     int64_t tokens = k->tile_rows(g) / g->group;
-    if (cut > 0)
+    if (cut > 0 && !(hc_on_gpu(k) && cut > tokens)) /* a CTA holds no larger one */
         tokens = cut;
     if (tokens < 1)
         tokens = 1;
@@ -85,7 +85,7 @@ void hc_case_run(struct hc_case *c, const struct hr_kernels *k, struct hc_cut cu
     struct plan p;
     struct hr_attend *a = &c->attend;
     plan_make(&p, c, k, cut.tile_tokens);
-    if (c->scratch_bytes < k->scratch_bytes()) {
+    if (!hc_on_gpu(k) && c->scratch_bytes < k->scratch_bytes()) {
         free(c->scratch);
         c->scratch_bytes = k->scratch_bytes();
         c->scratch = hc_alloc(c->scratch_bytes);
@@ -103,7 +103,11 @@ void hc_case_run(struct hc_case *c, const struct hr_kernels *k, struct hc_cut cu
         if (hr_blocks_of(c->seqs[i].n_kv) > blocks)
             blocks = hr_blocks_of(c->seqs[i].n_kv);
     int64_t wave = cut.wave_blocks > 0 ? cut.wave_blocks : blocks;
-    for (int64_t b = 0; b < blocks; b += wave) {
+    if (hc_on_gpu(k)) {
+        int64_t lists[3] = {p.n_tiles, p.n_chunks, p.n_folds};
+        hc_gpu_attend(c, k, lists, p.state_floats, wave, blocks);
+    }
+    for (int64_t b = 0; b < blocks && !hc_on_gpu(k); b += wave) {
         a->wave_begin = b;
         a->wave_end = b + wave;
         a->first = b == 0;
@@ -111,7 +115,7 @@ void hc_case_run(struct hc_case *c, const struct hr_kernels *k, struct hc_cut cu
         run_items(c, k->tile, p.n_tiles);
         run_items(c, k->chunk, p.n_chunks);
     }
-    run_items(c, k->fold, p.n_folds);
+    run_items(c, k->fold, hc_on_gpu(k) ? 0 : p.n_folds);
     free(a->state);
     free(p.tiles);
     free(p.chunks);

@@ -10,10 +10,11 @@
 
 #include "kernels/ref/ref.h"
 
-static void make_random(struct hc_case *c, uint64_t seed, int64_t work)
+static void make_random(struct hc_case *c, const struct hr_kernels *k, uint64_t seed, int64_t work)
 {
     struct hc_shape s;
     hc_shape_random(&s, seed, work);
+    hc_shape_fit(&s, k);
     s.lse = true;
     hc_case_make(c, &s);
 }
@@ -34,7 +35,7 @@ static void compare(const struct hc_case *a, int32_t seq, const struct hc_case *
 void hc_test_neighbours(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v)
 {
     struct hc_case all, one;
-    make_random(&all, seed, 2000000);
+    make_random(&all, k, seed, 2000000);
     hc_case_run(&all, k, (struct hc_cut){0, 0});
     for (int32_t i = 0; i < all.shape.n_seqs; i++) {
         struct hc_shape s = all.shape;
@@ -58,7 +59,7 @@ void hc_test_cuts(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *
 {
     struct hc_random r = {seed ^ 0x77};
     struct hc_case whole, cut;
-    make_random(&whole, seed, 4000000);
+    make_random(&whole, k, seed, 4000000);
     hc_case_make(&cut, &whole.shape);
     hc_case_run(&whole, k, (struct hc_cut){0, 0});
     const struct hc_cut cuts[] = {
@@ -81,6 +82,7 @@ void hc_test_chunked(const struct hr_kernels *k, uint64_t seed, struct hc_verdic
     struct hc_case whole, part;
     struct hc_shape s;
     hc_shape_random(&s, seed, 1);
+    hc_shape_fit(&s, k);
     int64_t least = (k->tile_rows_min + s.geom.group - 1) / s.geom.group;
     s.mask = HR_MASK_CAUSAL;
     s.lse = true;
@@ -111,7 +113,7 @@ void hc_test_others(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
 {
     struct hc_random r = {seed ^ 0xbb};
     struct hc_case a, b;
-    make_random(&a, seed, 2000000);
+    make_random(&a, k, seed, 2000000);
     hc_case_make(&b, &a.shape);
     const struct hc_shape *s = &a.shape;
     int32_t heads = s->geom.kv_heads * s->geom.group, head = (int32_t)hc_range(&r, 0, heads - 1);
@@ -165,7 +167,7 @@ void hc_test_hidden(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
 {
     struct hc_random r = {seed ^ 0xdd};
     struct hc_case a, b;
-    make_random(&a, seed, 2000000);
+    make_random(&a, k, seed, 2000000);
     hc_case_make(&b, &a.shape);
     const struct hc_shape *s = &a.shape;
     float huge = s->geom.dtype == HR_FP16 ? 60000.0f : 1e30f;
@@ -233,6 +235,7 @@ void hc_test_zeros(const struct hr_kernels *k, uint64_t seed, struct hc_verdict 
     struct hc_case whole, cut;
     int64_t token = hc_range(&r, 1, QUERIES - 1);
     int64_t low = s.n_kv[0] - QUERIES + token - WINDOW + 1;
+    hc_shape_fit(&s, k);
     hc_case_make(&whole, &s);
     hc_case_make(&cut, &s);
     for (int64_t i = 0; i < QUERIES * s.geom.dim; i++) {
