@@ -323,8 +323,8 @@ template <int D, class T> struct tile_run {
                       threadIdx.x % 4 * 2;
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
-            store_pair(a, out + 8 * j, __fmul_rn(o[r / 2][j][r % 2 * 2], end.scale),
-                       __fmul_rn(o[r / 2][j][r % 2 * 2 + 1], end.scale));
+            store_pair(a, out + 8 * j, __fmaf_rn(o[r / 2][j][r % 2 * 2], end.scale, 0.0f),
+                       __fmaf_rn(o[r / 2][j][r % 2 * 2 + 1], end.scale, 0.0f));
         if (a.lse && threadIdx.x % 4 == 0)
             a.lse[(view.row + token) * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
     }

@@ -5,6 +5,7 @@
  * softmax of one block between the products of its neighbours. Key blocks come newest first; every
  * row keeps its own maximum, rescaled without branches, so its bits do not depend on the rows
  * beside it. */
+#include "kernels/cuda/output.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/softmax.cuh"
 #include "kernels/cuda/walk.cuh"
@@ -305,9 +306,7 @@ template <int D, class T> struct consumer {
         float s[KEYS / 2], alpha[2];
         keys_there = false;
         await_keys();
-        take_turn();
-        start_scores(s, q);
-        pass_turn();
+        start_scores(s, q); /* out of turn: no softmax is there to hide yet */
         int32_t block = w->block[keys.at], bits = w->bits[keys.at];
         wgmma_wait<0>();
         scores_done(s);
@@ -344,10 +343,16 @@ template <int D, class T> struct consumer {
         return bits;
     }
 
+    /* The warpgroup's rows of Q. */
+    __device__ __forceinline__ uint32_t my_queries(void) const
+    {
+        return base + l::q + queries.at * l::slabs * l::q_slab + group * 64 * 128;
+    }
+
     /* The blocks of one tile. */
     __device__ __forceinline__ void run_blocks(void)
     {
-        uint32_t q = base + l::q + queries.at * l::slabs * l::q_slab + group * 64 * 128;
+        uint32_t q = my_queries();
         uint32_t p[KEYS / 4];
         barrier_wait(shared_address(&w->q_full[queries.at]), queries.phase);
         int32_t bits = first_block(q, p);
@@ -359,14 +364,30 @@ template <int D, class T> struct consumer {
             else
                 bits = next_block<true>(q, p);
         }
-        release(&w->q_empty[queries.at]);
-        queries.next(QUERIES);
         await_values();
-        take_turn();
         registers_fence(o);
         start_output(p);
-        pass_turn();
         output_done();
+    }
+
+    /* Ends a tile. Lines of output are put together where its Q was, if it had one. */
+    __device__ __forceinline__ void leave(const struct tile_view &tile, bool had_blocks)
+    {
+        if (!a.last) {
+            store_carry(tile);
+        } else {
+            close_rows<D>(a, tile, group, rows, o);
+            if (had_blocks && rows_are_wide(a))
+                write_lines<D>(a, tile, group, o, my_queries(), l::q_slab);
+            else
+                write_elements<D>(a, tile, group, o);
+        }
+        if (!had_blocks)
+            return;
+        copy_engine_fence(); /* the next Q comes by the copy engine */
+        __syncwarp();
+        release(&w->q_empty[queries.at]);
+        queries.next(QUERIES);
     }
 
     __device__ __forceinline__ int consumer_thread(void) const
@@ -408,12 +429,10 @@ template <int D, class T> struct consumer {
             if (w->work[tiles.at] == NO_MORE)
                 return;
             load_carry(tile);
-            if (w->work[tiles.at] == BLOCKS)
+            bool blocks = w->work[tiles.at] == BLOCKS;
+            if (blocks)
                 run_blocks();
-            if (a.last)
-                rows.template finish<D>(a, tile, group, o);
-            else
-                store_carry(tile);
+            leave(tile, blocks);
             __syncwarp();
             release(&w->tile_empty[tiles.at]);
             tiles.next(TILES);
@@ -421,7 +440,7 @@ template <int D, class T> struct consumer {
     }
 };
 
-template <int D> HR_DEVICE void make_barriers(struct shared_words *w)
+template <int D> HR_DEVICE void make_words(const struct hr_cu_attend &a, struct shared_words *w)
 {
     const int warps = layout<D>::consumers / 32;
     for (int i = 0; i < QUERIES; i++) {
@@ -429,6 +448,7 @@ template <int D> HR_DEVICE void make_barriers(struct shared_words *w)
         barrier_init(shared_address(&w->q_empty[i]), warps);
     }
     for (int i = 0; i < TILES; i++) {
+        w->tile[i].inverse = (65535 + (uint32_t)a.group) / (uint32_t)a.group;
         barrier_init(shared_address(&w->tile_full[i]), 1);
         barrier_init(shared_address(&w->tile_empty[i]), warps + 2); /* and two that load */
     }
@@ -452,7 +472,7 @@ HR_DEVICE void prefill(const struct hr_cu_attend &a, const CUtensorMap *q_map,
     if (threadIdx.x == 0) {
         tensor_map_prefetch(q_map);
         tensor_map_prefetch(kv_map);
-        make_barriers<D>(w);
+        make_words<D>(a, w);
     }
     __syncthreads();
     int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);

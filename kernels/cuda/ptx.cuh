@@ -108,6 +108,32 @@ HR_DEVICE void named_arrive(uint32_t id, uint32_t threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* 9.7.14.5.16 stmatrix: four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8
+ */
+HR_DEVICE void store_matrices(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+                 : "memory");
+}
+
+/* 9.7.9.8 ld.shared */
+HR_DEVICE uint4 load_shared16(uint32_t from)
+{
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(from)
+                 : "memory");
+    return x;
+}
+
+/* 9.7.13.4 fence.proxy.async: of the thread's accesses before the copy engine's behind it */
+HR_DEVICE void copy_engine_fence(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* 9.7.3.21 ex2, subnormals kept out of the way by .ftz */
 HR_DEVICE float exp2_approx(float x)
 {

@@ -58,7 +58,7 @@ struct row_state {
         int64_t base = (int64_t)block * HR_BLOCK_TOKENS + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int32_t token = min((first_row(group) + 8 * r) / a.group, tile.tokens - 1);
+            int32_t token = min(tile.token_of(first_row(group) + 8 * r), tile.tokens - 1);
             struct visible v = visible_keys(a, tile.n_kv, tile.position + token);
             uint32_t seen = columns_below(v.hi - base) & ~columns_below(v.lo - base);
             if (v.lo > 0)
@@ -129,16 +129,13 @@ struct row_state {
             l[r] = __fmaf_rn(l[r], alpha[r], sum[r]);
     }
 
-    /* Divides by l (and the sink's weight), writes out and lse of one of the thread's rows. */
-    template <int D>
-    __device__ __forceinline__ void finish_row(const struct hr_cu_attend &a,
-                                               const struct tile_view &tile, int32_t row, int r,
-                                               const float (&o)[D / 2]) const
+    /* Of a row whose blocks are all done: its lse, and what its output is multiplied with. */
+    __device__ __forceinline__ float close(const struct hr_cu_attend &a, int r, int64_t head,
+                                           float &scale) const
     {
         const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
-        float sum = quad_sum(l[r]), top = __fmul_rn(m[r], a.factor), scale = 0, lse = -CUDART_INF_F;
-        int64_t token = tile.row + row / a.group;
-        int64_t head = (int64_t)tile.head * a.group + row % a.group;
+        float sum = quad_sum(l[r]), top = __fmul_rn(m[r], a.factor), lse = -CUDART_INF_F;
+        scale = 0;
         if (a.sink_logits) {
             float logit = a.sink_logits[head], both = fmaxf(top, __fmul_rn(logit, log2e));
             float shrink = exp2f(__fsub_rn(top, both));
@@ -149,30 +146,7 @@ struct row_state {
             scale = __fdiv_rn(1.0f, sum);
             lse = __fmul_rn(__fadd_rn(top, log2f(sum)), ln2);
         }
-        if (row >= tile.tokens * a.group)
-            return;
-        int64_t at = token * a.out_stride_token + head * a.out_stride_head + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < D / 8; j++) {
-            float x = __fmaf_rn(o[4 * j + 2 * r], scale, 0.0f);
-            float y = __fmaf_rn(o[4 * j + 2 * r + 1], scale, 0.0f);
-            if (a.out_type == HR_FP32)
-                *reinterpret_cast<float2 *>(static_cast<float *>(a.out) + at + 8 * j) = {x, y};
-            else
-                *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at + 8 * j) =
-                    a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
-        }
-        if (a.lse && threadIdx.x % 4 == 0)
-            a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = lse;
-    }
-
-    template <int D>
-    __device__ __forceinline__ void finish(const struct hr_cu_attend &a,
-                                           const struct tile_view &tile, int32_t group,
-                                           const float (&o)[D / 2]) const
-    {
-        finish_row<D>(a, tile, first_row(group), 0, o);
-        finish_row<D>(a, tile, first_row(group) + 8, 1, o);
+        return lse;
     }
 };
 

@@ -29,6 +29,12 @@ struct tile_view {
     int64_t row;      /* its first one in q, out and lse */
     int64_t carry;
     int32_t head, tokens;
+    uint32_t inverse; /* of G, in units of 2^-16: exact for rows of a tile. Set once */
+
+    __device__ __forceinline__ int32_t token_of(int32_t row) const
+    {
+        return (int32_t)((uint32_t)row * inverse >> 16);
+    }
 
     __device__ __forceinline__ void begin(const struct hr_cu_attend &a,
                                           const struct hr_cu_tile &tile)

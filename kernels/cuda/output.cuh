@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The last step of a warpgroup's 64 rows: divide, round, write. Rows that lie in 16-byte pieces go
+ * through shared memory, where they become whole lines; others element by element. */
+#ifndef HR_KERNELS_CUDA_OUTPUT_CUH
+#define HR_KERNELS_CUDA_OUTPUT_CUH
+
+#include "kernels/cuda/softmax.cuh"
+
+HR_DEVICE bool rows_are_wide(const struct hr_cu_attend &a)
+{
+    uint64_t bits =
+        (uint64_t)a.out | (uint64_t)a.out_stride_token * 2 | (uint64_t)a.out_stride_head * 2;
+    return a.out_type != HR_FP32 && bits % 16 == 0;
+}
+
+/* First element of a row of the tile in out. */
+HR_DEVICE int64_t row_at(const struct hr_cu_attend &a, const struct tile_view &tile, int32_t row)
+{
+    int32_t token = tile.token_of(row);
+    int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
+    return (tile.row + token) * a.out_stride_token + head * a.out_stride_head;
+}
+
+HR_DEVICE uint32_t pack_out(const struct hr_cu_attend &a, float x, float y)
+{
+    return a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
+}
+
+/* Divides o, writes lse. */
+template <int D>
+HR_DEVICE void close_rows(const struct hr_cu_attend &a, const struct tile_view &tile, int32_t group,
+                          const struct row_state &rows, float (&o)[D / 2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int32_t row = row_state::first_row(group) + 8 * r, token = tile.token_of(row);
+        int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
+        float scale, lse = rows.close(a, r, head, scale);
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+#pragma unroll
+            for (int x = 4 * i + 2 * r; x < 4 * i + 2 * r + 2; x++)
+                o[x] = __fmaf_rn(o[x], scale, 0.0f); /* -0 becomes 0: see the row rule */
+        if (a.lse && threadIdx.x % 4 == 0 && row < tile.tokens * a.group)
+            a.lse[(tile.row + token) * a.lse_stride_token + head * a.lse_stride_head] = lse;
+    }
+}
+
+template <int D>
+HR_DEVICE void write_elements(const struct hr_cu_attend &a, const struct tile_view &tile,
+                              int32_t group, const float (&o)[D / 2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int32_t row = row_state::first_row(group) + 8 * r;
+        int64_t at = row_at(a, tile, row) + threadIdx.x % 4 * 2;
+        if (row >= tile.tokens * a.group)
+            continue;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+            float x = o[4 * j + 2 * r], y = o[4 * j + 2 * r + 1];
+            if (a.out_type == HR_FP32) {
+                static_cast<float *>(a.out)[at + 8 * j] = x;
+                static_cast<float *>(a.out)[at + 8 * j + 1] = y;
+            } else {
+                uint32_t pair = pack_out(a, x, y);
+                static_cast<uint16_t *>(a.out)[at + 8 * j] = (uint16_t)pair;
+                static_cast<uint16_t *>(a.out)[at + 8 * j + 1] = (uint16_t)(pair >> 16);
+            }
+        }
+    }
+}
+
+/* `room`: shared memory of the warpgroup's rows, slabs of 64 columns [row][128 bytes] that lie
+ * `slab` bytes apart; a warp uses its own 16 rows, their 16-byte pieces swizzled by the row. */
+template <int D>
+HR_DEVICE void write_lines(const struct hr_cu_attend &a, const struct tile_view &tile,
+                           int32_t group, const float (&o)[D / 2], uint32_t room, uint32_t slab)
+{
+    constexpr int lanes = D / 8; /* of a row */
+    int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane % 16;
+    room += warp * 16 * 128;
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 2) {
+        int32_t piece = j + lane / 16;
+        store_matrices(room + piece / 8 * slab + row * 128 + ((piece % 8 ^ row % 8) << 4),
+                       pack_out(a, o[4 * j], o[4 * j + 1]), pack_out(a, o[4 * j + 2], o[4 * j + 3]),
+                       pack_out(a, o[4 * j + 4], o[4 * j + 5]),
+                       pack_out(a, o[4 * j + 6], o[4 * j + 7]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int first = 0; first < 16; first += 32 / lanes) {
+        int32_t mine = first + lane / lanes, piece = lane % lanes;
+        int32_t tile_row = group * 64 + warp * 16 + mine;
+        uint4 x =
+            load_shared16(room + piece / 8 * slab + mine * 128 + ((piece % 8 ^ mine % 8) << 4));
+        if (tile_row < tile.tokens * a.group)
+            *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + row_at(a, tile, tile_row) +
+                                       piece * 8) = x;
+    }
+}
+
+#endif
