@@ -145,12 +145,13 @@ static void fill_seqs(const hr_step *step)
            (size_t)(step->n_seqs + 1) * sizeof(*step->first_item));
 }
 
-/* Of the block's KV head 0, counted from the start of the arena. */
+/* The block's place in the arena, in the kernels' units. */
 static uint32_t page_of(const hr_step *step, int32_t layer, uint32_t block)
 {
     const struct hr_pool_view *view = &hr_cache_slab(step->cache, layer)->view;
     uint64_t at = (uint64_t)(hr_block_addr(view, block) - view->base);
-    return (uint32_t)(at / hr_page_bytes(hr_cache_geom(step->cache, layer)));
+    const struct hr_geom *g = hr_cache_geom(step->cache, layer);
+    return (uint32_t)(at / (hr_page_bytes(g) / (uint64_t)hr_page_units(g->dim)));
 }
 
 static void fill_layer(const hr_step *step, int32_t layer)

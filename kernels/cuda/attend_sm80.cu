@@ -75,6 +75,13 @@ struct key_tile {
     int32_t partly; /* not every row sees all its keys */
 };
 
+/* In bytes from the arena's start. */
+template <int D> HR_DEVICE int64_t page_place(const struct walk &walk, int32_t block)
+{
+    const int64_t page_bytes = 2 * HR_BLOCK_TOKENS * 2 * D;
+    return walk.pages[block] * (page_bytes / hr_page_units(D)) + walk.head * page_bytes;
+}
+
 /* The key tiles of a tile's blocks, newest first. */
 template <int D> struct key_walk {
     static constexpr int keys = tile_shape<D>::keys;
@@ -106,7 +113,7 @@ template <int D> struct key_walk {
                 block = blocks.next();
                 if (block < 0)
                     return {0, -1, 0};
-                page = (int64_t)(uint32_t)blocks.page(block) * (2 * HR_BLOCK_TOKENS * 2 * D);
+                page = page_place<D>(blocks, block);
                 left = HR_BLOCK_TOKENS / keys;
             }
             left--;
@@ -633,7 +640,7 @@ HR_DEVICE void list_blocks(const struct hr_cu_attend &a, const struct hr_cu_tile
     uint32_t every = __ballot_sync(0xffffffffu, seen);
     if (seen) {
         int at = __popc(every & ((1u << lane) - 1));
-        w->page[at] = (int64_t)(uint32_t)walk.page(block) * split_shape<D>::page_bytes;
+        w->page[at] = page_place<D>(walk, block);
         w->block[at] = block;
         w->partly[at] = a.softcap > 0 || !walk.whole(block);
     }

@@ -280,11 +280,12 @@ bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t
                  class->prefill->name, class->prefill->rows);
         return false;
     }
-    if (extent_bytes % hr_page_bytes(g) != 0) {
+    uint64_t unit = hr_page_bytes(g) / (uint64_t)hr_page_units(g->dim);
+    if (extent_bytes % unit != 0) {
         snprintf(why, HR_DEV_TEXT_BYTES,
-                 "pages of %llu bytes (dim %d) are counted across extents of %llu, which is no "
-                 "multiple of them",
-                 (unsigned long long)hr_page_bytes(g), g->dim, (unsigned long long)extent_bytes);
+                 "places in units of %llu bytes (dim %d) are counted across extents of %llu, which "
+                 "is no multiple of them",
+                 (unsigned long long)unit, g->dim, (unsigned long long)extent_bytes);
         return false;
     }
     bool tensor_maps = class->prefill->level >= HR_CU_SM90 || class->decode->level >= HR_CU_SM90;

@@ -29,7 +29,8 @@ struct hr_cu_tile {
 struct hr_cu_attend {
     const struct hr_cu_seq *seqs;
     const struct hr_cu_tile *tiles;
-    /* Per block: index of the page of KV head 0, counted in pages from the arena's start. */
+    /* Per block: its place in the arena in units (a page is hr_page_units of them; one at D 64, 128
+     * and 256). The same in copy_from and lists of rows below. */
     const uint32_t *pages;
     const uint32_t *lists; /* logical blocks of a sequence, falling */
     const struct hr_chunk *chunks;

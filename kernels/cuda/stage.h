@@ -17,7 +17,7 @@ struct hr_cu_stage {
     int32_t negate;             /* gives -x: kernels want a scale >= 0 */
 };
 
-/* V rows [from, to) of the block with this page of KV head 0, all KV heads. */
+/* V rows [from, to) of the block at this place (see params.h), all KV heads. */
 struct hr_cu_rows {
     uint32_t page;
     int32_t from, to;

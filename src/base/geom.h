@@ -65,6 +65,13 @@ static inline unsigned char *hr_page_addr(const struct hr_geom *g, const struct 
     return hr_block_addr(p, block) + (uint64_t)head * hr_page_bytes(g);
 }
 
+/* Blocks begin at multiples of a page's largest part that is a power of two, as extents are: in
+ * this unit CUDA kernels count where. A page is so many of them. */
+static inline HR_ANYWHERE int32_t hr_page_units(int32_t dim)
+{
+    return dim / (dim & -dim);
+}
+
 static inline HR_ANYWHERE int64_t hr_blocks_of(int64_t tokens)
 {
     return (tokens + HR_BLOCK_TOKENS - 1) / HR_BLOCK_TOKENS;

@@ -124,6 +124,12 @@ static void fetch(void *to, const void *from, size_t bytes)
         gpu.dev->ops->download(gpu.dev, HR_DEV_WORK, to, from, bytes);
 }
 
+/* Of a block. */
+static uint32_t units_of(const struct hr_geom *g)
+{
+    return (uint32_t)(g->kv_heads * hr_page_units(g->dim));
+}
+
 /* ---- Attention ---- */
 
 /* Block `id` of the case goes to place `id` of the arena; V behind the last key is zero, as append
@@ -146,7 +152,7 @@ static uint32_t *bring_blocks(const struct hc_case *c)
             if ((id + 1) * bytes > gpu.dev->arena_bytes)
                 give_up("a case is larger than the arena");
             gpu.dev->ops->upload(gpu.dev, HR_DEV_WORK, gpu.dev->arena + id * bytes, block, bytes);
-            pages[n++] = id * (uint32_t)g->kv_heads;
+            pages[n++] = id * units_of(g);
         }
     free(block);
     return pages;
@@ -253,7 +259,7 @@ void hc_gpu_attend(struct hc_case *c, const struct hr_kernels *table, const int6
     struct held held = {.n = 0};
     char why[HR_DEV_TEXT_BYTES];
     pthread_mutex_lock(&gpu.mutex);
-    if (!hr_cu_class_make(k, &c->shape.geom, hr_page_bytes(&c->shape.geom), &class, why))
+    if (!hr_cu_class_make(k, &c->shape.geom, EXTENT, &class, why))
         give_up(why);
     struct hr_cu_attend a = attend_of(c, lists);
     bring_lists(c, &a, state_floats, &held);
@@ -301,9 +307,8 @@ void hc_gpu_append(const struct hr_append *in, uint32_t blocks, int64_t tokens)
         const struct hr_seq_view *s = in->seqs + i;
         seqs[i] = (struct hr_cu_seq){s->n_kv, s->n_q, s->q_row, n, s->n_new, s->new_row};
         for (int64_t b = 0; b < hr_blocks_of(s->n_kv) && n < MOST; b++)
-            pages[n++] = s->blocks[b] * (uint32_t)g->kv_heads;
-        copies[i] =
-            in->copy_from[i] == UINT32_MAX ? UINT32_MAX : in->copy_from[i] * (uint32_t)g->kv_heads;
+            pages[n++] = s->blocks[b] * units_of(g);
+        copies[i] = in->copy_from[i] == UINT32_MAX ? UINT32_MAX : in->copy_from[i] * units_of(g);
     }
     if (n == MOST || pool_bytes > gpu.dev->arena_bytes)
         give_up("an append is too large");

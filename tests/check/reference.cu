@@ -100,8 +100,8 @@ HR_DEVICE const unsigned char *page_of(const struct hr_cu_attend &a,
                                        const struct hr_cu_reference &r, const struct row_view &v,
                                        int64_t block)
 {
-    int64_t page = (int64_t)a.pages[v.seq.first_block + block] + v.q_head / a.group;
-    return r.arena + page * 2 * half_bytes(r);
+    int64_t page_bytes = 2 * half_bytes(r), unit = page_bytes / hr_page_units(r.dim);
+    return r.arena + a.pages[v.seq.first_block + block] * unit + v.q_head / a.group * page_bytes;
 }
 
 /* Columns [from, from + 8 * octets) of K to shared memory. */

@@ -14,12 +14,13 @@
 #define CHECK(x)                                                                                   \
     ((x) ? (void)0 : (printf("%s:%d: %s\n", __FILE__, __LINE__, #x), fflush(stdout), exit(1)))
 
-enum { LAYERS = 3, SEQS = 4, TOKENS_MAX = 800, WIDTH_MAX = 8 * 256, BUDGET = 128 << 20 };
+enum { LAYERS = 4, SEQS = 4, TOKENS_MAX = 800, WIDTH_MAX = 8 * 256, BUDGET = 128 << 20 };
 
 static const hr_layer_options layers[LAYERS] = {
     {.kv_heads = 2, .q_heads = 6, .dim_k = 64, .dtype = HR_BF16},
     {.kv_heads = 2, .q_heads = 8, .dim_k = 128, .dtype = HR_FP16, .window = 150, .sinks = 4},
     {.kv_heads = 1, .q_heads = 8, .dim_k = 256, .dtype = HR_BF16},
+    {.kv_heads = 2, .q_heads = 4, .dim_k = 96, .dtype = HR_BF16},
 };
 
 /* Where the program runs, and all that its attention gave. */
