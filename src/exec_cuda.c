@@ -151,7 +151,7 @@ static uint32_t page_of(const hr_step *step, int32_t layer, uint32_t block)
     const struct hr_pool_view *view = &hr_cache_slab(step->cache, layer)->view;
     uint64_t at = (uint64_t)(hr_block_addr(view, block) - view->base);
     const struct hr_geom *g = hr_cache_geom(step->cache, layer);
-    return (uint32_t)(at / (hr_page_bytes(g) / (uint64_t)hr_page_units(g->dim)));
+    return (uint32_t)(at / (uint64_t)hr_unit_bytes(g->dim, (int32_t)hr_dtype_bytes(g->dtype)));
 }
 
 static void fill_layer(const hr_step *step, int32_t layer)

@@ -47,7 +47,7 @@ HR_DEVICE struct half_page find_half(const struct hr_cu_append &a, int64_t item)
     p.row = start > base ? (int32_t)(start - base) : 0;
     p.end = (int32_t)min(seq.n_kv - base, (int64_t)HR_BLOCK_TOKENS);
     p.token = seq.new_row + base - start;
-    int64_t unit = 2 * half_bytes / hr_page_units(a.dim);
+    int64_t unit = hr_unit_bytes(a.dim, a.cache_type == HR_FP32 ? 4 : 2);
     p.to = half + unit * a.pages[seq.first_block + block];
     uint32_t source = p.row > 0 ? a.copy_from[s] : UINT32_MAX;
     p.copy = source != UINT32_MAX ? half + unit * source : nullptr;

@@ -79,7 +79,7 @@ struct key_tile {
 template <int D> HR_DEVICE int64_t page_place(const struct walk &walk, int32_t block)
 {
     const int64_t page_bytes = 2 * HR_BLOCK_TOKENS * 2 * D;
-    return walk.pages[block] * (page_bytes / hr_page_units(D)) + walk.head * page_bytes;
+    return walk.pages[block] * hr_unit_bytes(D, 2) + walk.head * page_bytes;
 }
 
 /* The key tiles of a tile's blocks, newest first. */

@@ -280,7 +280,7 @@ bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t
                  class->prefill->name, class->prefill->rows);
         return false;
     }
-    uint64_t unit = hr_page_bytes(g) / (uint64_t)hr_page_units(g->dim);
+    uint64_t unit = (uint64_t)hr_unit_bytes(g->dim, (int32_t)hr_dtype_bytes(g->dtype));
     if (extent_bytes % unit != 0) {
         snprintf(why, HR_DEV_TEXT_BYTES,
                  "places in units of %llu bytes (dim %d) are counted across extents of %llu, which "

@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int64_t half_bytes = HR_BLOCK_TOKENS * row_bytes;
     for (int64_t i = blockIdx.x; i < a.n_list * a.kv_heads; i += gridDim.x) {
         struct hr_cu_rows rows = a.list[i / a.kv_heads];
-        int64_t head = i % a.kv_heads, unit = 2 * half_bytes / hr_page_units(a.dim);
+        int64_t head = i % a.kv_heads, unit = hr_unit_bytes(a.dim, a.cache_type == HR_FP32 ? 4 : 2);
         unsigned char *values = a.arena + rows.page * unit + (2 * head + 1) * half_bytes;
         for (int64_t at = rows.from * row_bytes + threadIdx.x * 16; at < rows.to * row_bytes;
              at += THREADS * 16)

@@ -65,8 +65,14 @@ static inline unsigned char *hr_page_addr(const struct hr_geom *g, const struct 
     return hr_block_addr(p, block) + (uint64_t)head * hr_page_bytes(g);
 }
 
-/* Blocks begin at multiples of a page's largest part that is a power of two, as extents are: in
- * this unit CUDA kernels count where. A page is so many of them. */
+/* Blocks begin at multiples of the largest power of two that divides a page, as extents do: in this
+ * unit CUDA kernels count where. */
+static inline HR_ANYWHERE int64_t hr_unit_bytes(int32_t dim, int32_t element_bytes)
+{
+    return (int64_t)2 * HR_BLOCK_TOKENS * element_bytes * (dim & -dim);
+}
+
+/* Units of a page. */
 static inline HR_ANYWHERE int32_t hr_page_units(int32_t dim)
 {
     return dim / (dim & -dim);

@@ -100,7 +100,8 @@ HR_DEVICE const unsigned char *page_of(const struct hr_cu_attend &a,
                                        const struct hr_cu_reference &r, const struct row_view &v,
                                        int64_t block)
 {
-    int64_t page_bytes = 2 * half_bytes(r), unit = page_bytes / hr_page_units(r.dim);
+    int64_t page_bytes = 2 * half_bytes(r),
+            unit = hr_unit_bytes(r.dim, r.kv_type == HR_FP32 ? 4 : 2);
     return r.arena + a.pages[v.seq.first_block + block] * unit + v.q_head / a.group * page_bytes;
 }
 
