@@ -7,9 +7,7 @@
 #define HR_KERNELS_CUDA_DECODE_CUH
 
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/walk.cuh"
-
-#include <math_constants.h>
+#include "kernels/cuda/scores.cuh"
 
 /* 9.7.13.14 griddepcontrol: until the kernels before this one are over and seen */
 HR_DEVICE void grid_wait(void)
@@ -25,25 +23,6 @@ HR_DEVICE void grid_launch_dependents(void)
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-HR_DEVICE float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-HR_DEVICE float quad_sum(float x)
-{
-    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-/* tanh(x) = 1 - 2 / (e^2x + 1), absolute error under 3e-7. */
-HR_DEVICE float tanh_exp(float x)
-{
-    float e = exp2_approx(__fmul_rn(x, 2.8853900817779268f));
-    return __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(e, 1.0f)));
 }
 
 /* What a chunk's threads know of it. */
@@ -84,20 +63,12 @@ struct split_rows {
         return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     }
 
-    /* The thread's columns below `end`, counted from its first: bit i is column 8 (i/2) + i%2. */
-    __device__ __forceinline__ static uint32_t columns_below(int64_t end)
-    {
-        int32_t n = (int32_t)min(max(end, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
-        int32_t bits = n / 8 * 2 + min(n % 8, 2);
-        return bits < 32 ? (1u << bits) - 1 : 0xffffffffu;
-    }
-
     __device__ __forceinline__ static void cap(const struct hr_cu_attend &a,
                                                float (&s)[HR_BLOCK_TOKENS / 2])
     {
 #pragma unroll
         for (int i = 0; i < HR_BLOCK_TOKENS / 2; i++)
-            s[i] = tanh_exp(__fmul_rn(s[i], a.softcap));
+            s[i] = tanh_select(__fmul_rn(s[i], a.softcap));
     }
 
     /* Row r is token r / G; rows past the last do as the last token. */
@@ -109,10 +80,7 @@ struct split_rows {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int64_t token = min((int64_t)((first_row() + 8 * r) / a.group), chunk.n_q - 1);
-            struct visible v = visible_keys(a, chunk.n_kv, chunk.n_kv - chunk.n_q + token);
-            uint32_t seen = columns_below(v.hi - base) & ~columns_below(v.lo - base);
-            if (v.lo > 0)
-                seen |= columns_below(min(a.sinks, v.hi) - base);
+            uint32_t seen = columns_seen(a, chunk.n_kv, chunk.n_kv - chunk.n_q + token, base);
 #pragma unroll
             for (int i = 0; i < HR_BLOCK_TOKENS / 4; i++)
                 if (!(seen >> i & 1))

@@ -7,29 +7,8 @@
 #define HR_KERNELS_CUDA_SOFTMAX_CUH
 
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/walk.cuh"
+#include "kernels/cuda/scores.cuh"
 #include "kernels/cuda/wgmma.cuh"
-
-#include <math_constants.h>
-
-HR_DEVICE float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-HR_DEVICE float quad_sum(float x)
-{
-    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-/* tanh(x) = 1 - 2 / (e^2x + 1), absolute error under 3e-7. */
-HR_DEVICE float tanh_exp(float x)
-{
-    float e = exp2_approx(__fmul_rn(x, 2.8853900817779268f));
-    return __fmaf_rn(-2.0f, reciprocal_approx(__fadd_rn(e, 1.0f)), 1.0f);
-}
 
 struct row_state {
     float m[2], l[2];
@@ -39,14 +18,6 @@ struct row_state {
     {
         int32_t thread = threadIdx.x % 128;
         return group * 64 + thread / 32 * 16 + thread % 32 / 4;
-    }
-
-    /* The thread's columns below `end`, counted from its first: bit i is column 8 (i/2) + i%2. */
-    __device__ __forceinline__ static uint32_t columns_below(int64_t end)
-    {
-        int32_t n = (int32_t)min(max(end, (int64_t)0), (int64_t)HR_BLOCK_TOKENS);
-        int32_t bits = n / 8 * 2 + min(n % 8, 2);
-        return bits < 32 ? (1u << bits) - 1 : 0xffffffffu;
     }
 
     /* Row r of the tile is token r / G, query head r % G of the KV head; rows past the tile's end
@@ -59,10 +30,7 @@ struct row_state {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int32_t token = min(tile.token_of(first_row(group) + 8 * r), tile.tokens - 1);
-            struct visible v = visible_keys(a, tile.n_kv, tile.position + token);
-            uint32_t seen = columns_below(v.hi - base) & ~columns_below(v.lo - base);
-            if (v.lo > 0)
-                seen |= columns_below(min(a.sinks, v.hi) - base);
+            uint32_t seen = columns_seen(a, tile.n_kv, tile.position + token, base);
 #pragma unroll
             for (int i = 0; i < HR_BLOCK_TOKENS / 4; i++)
                 if (!(seen >> i & 1))
@@ -82,7 +50,7 @@ struct row_state {
 #pragma unroll
                 for (int i = 0; i < HR_BLOCK_TOKENS / 8; i++) {
                     float &x = s[part * (HR_BLOCK_TOKENS / 8) + i];
-                    x = tanh_exp(__fmul_rn(x, softcap));
+                    x = tanh_select(__fmul_rn(x, softcap));
                 }
             }
         }
