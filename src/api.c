@@ -208,7 +208,8 @@ hr_status hr_step_begin(hr_step *step, const hr_batch *batch)
     CHECK_ARGS(error, batch);
     if (step->open)
         return hr_fail(error, HR_E_STATE, "the step is open: commit or abort it first");
-    return hr_step_open(step, batch);
+    hr_status status = hr_context_device_status(step->cache->context);
+    return status == HR_OK ? hr_step_open(step, batch) : status;
 }
 
 static hr_status check_open(const hr_step *step, int32_t layer)
@@ -284,7 +285,8 @@ hr_status hr_step_commit(hr_step *step, const hr_commit_args *args)
         CHECK_ARGS(error, args);
     if (!step->open)
         return hr_fail(error, HR_E_STATE, "the step is not open");
-    return hr_step_close(step, args ? args->kept : NULL);
+    hr_status status = hr_step_close(step, args ? args->kept : NULL);
+    return status == HR_OK ? hr_context_device_status(step->cache->context) : status;
 }
 
 hr_status hr_step_abort(hr_step *step)

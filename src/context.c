@@ -142,14 +142,13 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
 
 static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error *error)
 {
-    const char *from = o->device ? "options.device" : "HEADRACE_DEVICE";
-    const char *name = o->device ? o->device : getenv("HEADRACE_DEVICE");
-    int32_t ordinal = cuda_ordinal(name);
+    int32_t ordinal = cuda_ordinal(o->device);
     enum hr_caps caps;
     hr_status status = HR_OK;
-    if (ordinal < 0 && name && *name && strcmp(name, "host") != 0)
+    if (ordinal < 0 && o->device && strcmp(o->device, "host") != 0)
         return hr_fail(error, HR_E_INVALID,
-                       "%s is \"%.40s\"; it must be host, cuda or cuda: and a number", from, name);
+                       "options.device is \"%.40s\"; it must be host, cuda or cuda: and a number",
+                       o->device);
     if (ordinal < 0)
         status = choose_caps(o, error, &caps);
     if (status == HR_OK && ordinal < 0) {

@@ -36,10 +36,10 @@ typedef struct hr_allocator {
 typedef struct hr_options {
     /* sizeof(hr_options). */
     size_t struct_size;
-    /* "host" (CPU kernels) or "cuda", "cuda:1", ...: an NVIDIA GPU of compute capability 8.0 or
-     * later. NULL: the environment's HEADRACE_DEVICE, else "host". With CUDA, q, k, v, out, lse
-     * and sink_logits are device memory, calls enqueue work on the batch's stream and return, and
-     * an error of the device makes the context dead: all that is left is to close it. */
+    /* "host" (CPU kernels; NULL means it) or "cuda", "cuda:1", ...: an NVIDIA GPU of compute
+     * capability 8.0 or later. With CUDA, q, k, v, out, lse and sink_logits are device memory,
+     * calls enqueue work on the batch's stream and return, and an error of the device makes the
+     * context dead: all that is left is to close it. */
     const char *device;
     /* Threads that compute, the caller's included. 0: one per core that this process may use. */
     int32_t threads;

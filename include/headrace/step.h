@@ -50,7 +50,7 @@ HR_API hr_status hr_step_destroy(hr_step **step);
 /* Checks the batch, reserves every block it needs and plans the work. On error nothing has changed.
  * Allocates only when a plan is larger than any this step had before; append, attend, commit and
  * abort never do. Errors: HR_E_INVALID, HR_E_LIMIT, HR_E_BUSY (a sequence is in another step),
- * HR_E_BUDGET, HR_E_NO_MEMORY, HR_E_STATE (the step is open). */
+ * HR_E_BUDGET, HR_E_NO_MEMORY, HR_E_STATE (the step is open), HR_E_DEVICE. */
 HR_API hr_status hr_step_begin(hr_step *step, const hr_batch *batch);
 
 /* k and v: [new tokens of the batch][kv_heads][dim] with these strides in elements; a stride of 0
@@ -126,7 +126,8 @@ typedef struct hr_commit_args {
 
 /* Makes the kept tokens part of the sequences and closes the step. `args` may be NULL. Every layer
  * must have been appended if the batch has new tokens. Errors, with the step still open:
- * HR_E_INVALID (kept), HR_E_STATE (a layer was not appended: the text names it). */
+ * HR_E_INVALID (kept), HR_E_STATE (a layer was not appended: the text names it). HR_E_DEVICE: the
+ * device had reported an error; the step is closed. */
 HR_API hr_status hr_step_commit(hr_step *step, const hr_commit_args *args);
 
 /* Closes the step; sequences and cache are as before begin. Errors: HR_E_STATE (not open). */
