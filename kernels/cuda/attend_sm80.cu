@@ -95,8 +95,8 @@ template <int D> struct key_walk {
                                           const struct hr_cu_tile &tile,
                                           const struct tile_view &view)
     {
-        struct visible first = visible_keys(a, view.n_kv, view.position);
-        struct visible last = visible_keys(a, view.n_kv, view.position + tile.tokens - 1);
+        struct hr_visible first = visible_keys(a, view.n_kv, view.position);
+        struct hr_visible last = visible_keys(a, view.n_kv, view.position + tile.tokens - 1);
         blocks.begin(a, tile);
         first_lo = first.lo;
         first_hi = first.hi;

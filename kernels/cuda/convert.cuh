@@ -5,7 +5,7 @@
 #ifndef HR_KERNELS_CUDA_CONVERT_CUH
 #define HR_KERNELS_CUDA_CONVERT_CUH
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/types.cuh"
 #include "src/base/geom.h"
 
 /* 9.7.9.9 ld.global.nc: of what no thread writes meanwhile, kept out of L1 */
@@ -16,33 +16,6 @@ HR_DEVICE uint4 load_once(const void *p)
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "l"(p));
     return x;
-}
-
-/* 9.7.9.22 cvt */
-HR_DEVICE float fp16_value(uint16_t bits)
-{
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
-    return x;
-}
-
-HR_DEVICE uint32_t fp16_pair(float low, float high)
-{
-    uint32_t pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-HR_DEVICE uint32_t bf16_pair(float low, float high)
-{
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-HR_DEVICE float bf16_value(uint16_t bits)
-{
-    return __uint_as_float((uint32_t)bits << 16);
 }
 
 /* A type as an argument: `decltype(t)::value` is the constant. */
@@ -106,7 +79,7 @@ template <hr_dtype type> HR_DEVICE void unpack(const octet<type> &o, float (&x)[
             x[i] = __uint_as_float(o.word[i]);
         } else {
             uint16_t bits = (uint16_t)(o.word[i / 2] >> 16 * (i % 2));
-            x[i] = type == HR_BF16 ? bf16_value(bits) : fp16_value(bits);
+            x[i] = type == HR_BF16 ? bf16::value(bits) : fp16::value(bits);
         }
     }
 }
@@ -119,9 +92,9 @@ template <hr_dtype type> HR_DEVICE octet<type> pack(const float (&x)[8])
         if constexpr (type == HR_FP32)
             o.word[i] = __float_as_uint(x[i]);
         else if constexpr (type == HR_BF16)
-            o.word[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
+            o.word[i] = bf16::pack(x[2 * i], x[2 * i + 1]);
         else
-            o.word[i] = fp16_pair(x[2 * i], x[2 * i + 1]);
+            o.word[i] = fp16::pack(x[2 * i], x[2 * i + 1]);
     }
     return o;
 }

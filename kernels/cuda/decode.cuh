@@ -9,22 +9,6 @@
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/scores.cuh"
 
-/* 9.7.13.14 griddepcontrol: until the kernels before this one are over and seen */
-HR_DEVICE void grid_wait(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* 9.7.13.14 griddepcontrol: the next kernel may begin, as far as its own grid_wait */
-HR_DEVICE void grid_launch_dependents(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* What a chunk's threads know of it. */
 struct chunk_view {
     int64_t n_kv, n_q, q_row, partial;

@@ -5,6 +5,7 @@
  * cost time of the tensor cores, of which there is plenty: the kernel waits for memory. */
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/params.h"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/walk.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -39,26 +40,6 @@ struct shared_words {
     struct chunk_view chunk;
 };
 static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the ring");
-
-/* Where the ring stands. */
-struct ring {
-    uint32_t at = 0, phase = 0;
-
-    __device__ __forceinline__ void next(uint32_t size)
-    {
-        at++;
-        if (at == size) {
-            at = 0;
-            phase ^= 1;
-        }
-    }
-};
-
-/* 9.7.13.4 fence.proxy.async: shared memory written by threads, to be read by wgmma */
-HR_DEVICE void shared_fence_async(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 template <int D> struct producer {
     using l = layout<D>;

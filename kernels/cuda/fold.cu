@@ -4,9 +4,8 @@
  * many partials, and their runs are put together in order. lanes is the largest power of two up to
  * 8 that 256 threads have room for, so that how a row is cut depends on dim and on its sequence
  * alone. Grid (folds, any): the rows of a fold are dealt to the CTAs of its column. */
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/wgmma.cuh"
 
 enum {
     RUN = 8, /* partials of a run whose loads are all on their way at once */
@@ -83,44 +82,15 @@ HR_DEVICE void merge_some(const float *state, struct run &run, int32_t rows, int
     }
 }
 
-HR_DEVICE void store_pair(const struct hr_cu_attend &a, int64_t at, float x, float y)
-{
-    if (a.out_type == HR_FP32) {
-        float *to = static_cast<float *>(a.out) + at;
-        to[0] = x;
-        to[1] = y;
-        return;
-    }
-    uint16_t *to = static_cast<uint16_t *>(a.out) + at;
-    uint32_t pair = a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
-    if (reinterpret_cast<uintptr_t>(to) % 4 == 0) {
-        *reinterpret_cast<uint32_t *>(to) = pair;
-    } else {
-        to[0] = (uint16_t)pair;
-        to[1] = (uint16_t)(pair >> 16);
-    }
-}
-
 /* Divides by l (and the sink's weight); writes out and lse. */
 HR_DEVICE void finish(const struct hr_cu_attend &a, int64_t token, int64_t head,
                       const struct merged &sum)
 {
-    const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
-    float scale = 0, lse = -CUDART_INF_F;
-    if (a.sink_logits) {
-        float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(sum.m, logit);
-        float shrink = exp2f(__fsub_rn(sum.m, both));
-        float l = __fmaf_rn(sum.l, shrink, exp2f(__fsub_rn(logit, both)));
-        scale = __fdiv_rn(shrink, l);
-        lse = __fmul_rn(__fadd_rn(both, log2f(l)), ln2);
-    } else if (sum.l > 0) {
-        scale = __fdiv_rn(1.0f, sum.l);
-        lse = __fmul_rn(__fadd_rn(sum.m, log2f(sum.l)), ln2);
-    }
+    struct row_end end(a, sum.m, sum.l, head);
     store_pair(a, token * a.out_stride_token + head * a.out_stride_head + threadIdx.x * 2,
-               __fmaf_rn(sum.x, scale, 0.0f), __fmaf_rn(sum.y, scale, 0.0f));
+               __fmaf_rn(sum.x, end.scale, 0.0f), __fmaf_rn(sum.y, end.scale, 0.0f));
     if (a.lse && threadIdx.x == 0)
-        a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = lse;
+        a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_MAX, 3)

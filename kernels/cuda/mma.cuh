@@ -4,7 +4,7 @@
 #ifndef HR_KERNELS_CUDA_MMA_CUH
 #define HR_KERNELS_CUDA_MMA_CUH
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/types.cuh"
 
 /* 9.7.9.25.3.1 cp.async: 16 bytes, or zeros where there are none */
 HR_DEVICE void copy_async(uint32_t to, const void *from)
@@ -55,25 +55,6 @@ HR_DEVICE void store_shared(uint32_t to, uint32_t x)
 {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
-
-/* Element types. */
-struct bf16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
-    {
-        uint32_t pair;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-        return pair;
-    }
-};
-
-struct fp16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
-    {
-        uint32_t pair;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-        return pair;
-    }
-};
 
 /* 9.7.14.5.14 mma.m16n8k16: D[16][8] += A[16][16] B[16][8] in fp32, fragments as in 9.7.14.5.8 */
 #define HR_MMA(type, ptx)                                                                          \

@@ -4,14 +4,9 @@
 #ifndef HR_KERNELS_CUDA_OUTPUT_CUH
 #define HR_KERNELS_CUDA_OUTPUT_CUH
 
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/softmax.cuh"
-
-HR_DEVICE bool rows_are_wide(const struct hr_cu_attend &a)
-{
-    uint64_t bits =
-        (uint64_t)a.out | (uint64_t)a.out_stride_token * 2 | (uint64_t)a.out_stride_head * 2;
-    return a.out_type != HR_FP32 && bits % 16 == 0;
-}
 
 /* First element of a row of the tile in out. */
 HR_DEVICE int64_t row_at(const struct hr_cu_attend &a, const struct tile_view &tile, int32_t row)
@@ -19,11 +14,6 @@ HR_DEVICE int64_t row_at(const struct hr_cu_attend &a, const struct tile_view &t
     int32_t token = tile.token_of(row);
     int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
     return (tile.row + token) * a.out_stride_token + head * a.out_stride_head;
-}
-
-HR_DEVICE uint32_t pack_out(const struct hr_cu_attend &a, float x, float y)
-{
-    return a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
 }
 
 /* Divides o, writes lse. */
@@ -35,14 +25,14 @@ HR_DEVICE void close_rows(const struct hr_cu_attend &a, const struct tile_view &
     for (int r = 0; r < 2; r++) {
         int32_t row = row_state::first_row(group) + 8 * r, token = tile.token_of(row);
         int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
-        float scale, lse = rows.close(a, r, head, scale);
+        struct row_end end(a, __fmul_rn(rows.m[r], a.factor), quad_sum(rows.l[r]), head);
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
 #pragma unroll
             for (int x = 4 * i + 2 * r; x < 4 * i + 2 * r + 2; x++)
-                o[x] = __fmaf_rn(o[x], scale, 0.0f); /* -0 becomes 0: see the row rule */
+                o[x] = __fmaf_rn(o[x], end.scale, 0.0f);
         if (a.lse && threadIdx.x % 4 == 0 && row < tile.tokens * a.group)
-            a.lse[(tile.row + token) * a.lse_stride_token + head * a.lse_stride_head] = lse;
+            a.lse[(tile.row + token) * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
     }
 }
 
@@ -57,17 +47,8 @@ HR_DEVICE void write_elements(const struct hr_cu_attend &a, const struct tile_vi
         if (row >= tile.tokens * a.group)
             continue;
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) {
-            float x = o[4 * j + 2 * r], y = o[4 * j + 2 * r + 1];
-            if (a.out_type == HR_FP32) {
-                static_cast<float *>(a.out)[at + 8 * j] = x;
-                static_cast<float *>(a.out)[at + 8 * j + 1] = y;
-            } else {
-                uint32_t pair = pack_out(a, x, y);
-                static_cast<uint16_t *>(a.out)[at + 8 * j] = (uint16_t)pair;
-                static_cast<uint16_t *>(a.out)[at + 8 * j + 1] = (uint16_t)(pair >> 16);
-            }
-        }
+        for (int j = 0; j < D / 8; j++)
+            store_pair(a, at + 8 * j, o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
     }
 }
 

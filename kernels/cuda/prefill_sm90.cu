@@ -7,6 +7,7 @@
  * beside it. */
 #include "kernels/cuda/output.cuh"
 #include "kernels/cuda/params.h"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/softmax.cuh"
 #include "kernels/cuda/walk.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -56,20 +57,6 @@ struct shared_words {
     float unused;
 };
 static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the tiles");
-
-/* Where a ring stands. */
-struct ring {
-    uint32_t at = 0, phase = 0;
-
-    __device__ __forceinline__ void next(uint32_t size)
-    {
-        at++;
-        if (at == size) {
-            at = 0;
-            phase ^= 1;
-        }
-    }
-};
 
 template <int D>
 HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map,
@@ -377,14 +364,16 @@ template <int D, class T> struct consumer {
             store_carry(tile);
         } else {
             close_rows<D>(a, tile, group, rows, o);
-            if (had_blocks && rows_are_wide(a))
+            bool wide = a.out_type != HR_FP32 &&
+                        rows_are_wide(a.out, a.out_stride_token, a.out_stride_head, a.out_type);
+            if (had_blocks && wide)
                 write_lines<D>(a, tile, group, o, my_queries(), l::q_slab);
             else
                 write_elements<D>(a, tile, group, o);
         }
         if (!had_blocks)
             return;
-        copy_engine_fence(); /* the next Q comes by the copy engine */
+        shared_fence_async(); /* the next Q comes by the copy engine */
         __syncwarp();
         release(&w->q_empty[queries.at]);
         queries.next(QUERIES);

@@ -4,6 +4,8 @@
 #ifndef HR_KERNELS_CUDA_PTX_CUH
 #define HR_KERNELS_CUDA_PTX_CUH
 
+#include "kernels/cuda/tensormap.h"
+
 #include <cuda.h>
 #include <stdint.h>
 
@@ -128,10 +130,27 @@ HR_DEVICE uint4 load_shared16(uint32_t from)
     return x;
 }
 
-/* 9.7.13.4 fence.proxy.async: of the thread's accesses before the copy engine's behind it */
-HR_DEVICE void copy_engine_fence(void)
+/* 9.7.13.4 fence.proxy.async: the thread's accesses to shared memory come before those of wgmma and
+ * of the copy engine behind it */
+HR_DEVICE void shared_fence_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* 9.7.13.14 griddepcontrol: until the kernels before this one are over and seen */
+HR_DEVICE void grid_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* 9.7.13.14 griddepcontrol: the next kernel may begin, as far as its own grid_wait */
+HR_DEVICE void grid_launch_dependents(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /* 9.7.3.21 ex2, subnormals kept out of the way by .ftz */
@@ -181,14 +200,15 @@ template <int count> HR_DEVICE void registers_fence(float (&x)[count])
         asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/* Shared-memory matrix descriptor of wgmma, 128-byte swizzle (9.7.15.5.1.2.2). Offsets in bytes:
- * leading (between slabs of 64 columns, for operands with rows along K) and stride (8 rows). */
+/* An operand of wgmma in shared memory (tensormap.h). */
 struct wgmma_matrix {
     uint32_t low, high;
 
     __device__ __forceinline__ wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride)
-        : low(address >> 4 | leading >> 4 << 16), high(stride >> 4 | 1u << 30)
     {
+        uint64_t descriptor = hr_wgmma_descriptor(address, leading, stride);
+        low = (uint32_t)descriptor;
+        high = (uint32_t)(descriptor >> 32);
     }
 
     /* The descriptor of what begins so many bytes behind it. */

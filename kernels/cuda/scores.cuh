@@ -47,7 +47,7 @@ HR_DEVICE uint32_t columns_below(int64_t end)
 HR_DEVICE uint32_t columns_seen(const struct hr_cu_attend &a, int64_t n_kv, int64_t position,
                                 int64_t key)
 {
-    struct visible v = visible_keys(a, n_kv, position);
+    struct hr_visible v = visible_keys(a, n_kv, position);
     uint32_t seen = columns_below(v.hi - key) & ~columns_below(v.lo - key);
     if (v.lo > 0)
         seen |= columns_below(min(a.sinks, v.hi) - key);

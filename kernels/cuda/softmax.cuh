@@ -96,26 +96,6 @@ struct row_state {
         for (int r = 0; r < 2; r++)
             l[r] = __fmaf_rn(l[r], alpha[r], sum[r]);
     }
-
-    /* Of a row whose blocks are all done: its lse, and what its output is multiplied with. */
-    __device__ __forceinline__ float close(const struct hr_cu_attend &a, int r, int64_t head,
-                                           float &scale) const
-    {
-        const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
-        float sum = quad_sum(l[r]), top = __fmul_rn(m[r], a.factor), lse = -CUDART_INF_F;
-        scale = 0;
-        if (a.sink_logits) {
-            float logit = a.sink_logits[head], both = fmaxf(top, __fmul_rn(logit, log2e));
-            float shrink = exp2f(__fsub_rn(top, both));
-            sum = __fmaf_rn(sum, shrink, exp2f(__fsub_rn(__fmul_rn(logit, log2e), both)));
-            scale = __fdiv_rn(shrink, sum);
-            lse = __fmul_rn(__fadd_rn(both, log2f(sum)), ln2);
-        } else if (sum > 0) {
-            scale = __fdiv_rn(1.0f, sum);
-            lse = __fmul_rn(__fadd_rn(top, log2f(sum)), ln2);
-        }
-        return lse;
-    }
 };
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef HR_KERNELS_CUDA_SOFTMAX_MMA_CUH
 #define HR_KERNELS_CUDA_SOFTMAX_MMA_CUH
 
+#include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/scores.cuh"
 
@@ -104,37 +105,5 @@ template <int row_tiles> struct row_state {
         }
     }
 };
-
-/* What a finished row's output is multiplied with, and its lse. */
-struct row_end {
-    float scale, lse;
-
-    __device__ __forceinline__ row_end(const struct hr_cu_attend &a, float m, float l, int64_t head)
-    {
-        const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
-        scale = 0.0f;
-        lse = -CUDART_INF_F;
-        if (a.sink_logits) {
-            float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(m, logit);
-            float shrink = exp2f(__fsub_rn(m, both));
-            float sum = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, both)));
-            scale = __fdiv_rn(shrink, sum);
-            lse = __fmul_rn(__fadd_rn(both, log2f(sum)), ln2);
-        } else if (l > 0) {
-            scale = __fdiv_rn(1.0f, l);
-            lse = __fmul_rn(__fadd_rn(m, log2f(l)), ln2);
-        }
-    }
-};
-
-/* Two neighbours of an output row. */
-HR_DEVICE void store_pair(const struct hr_cu_attend &a, int64_t at, float x, float y)
-{
-    if (a.out_type == HR_FP32)
-        *reinterpret_cast<float2 *>(static_cast<float *>(a.out) + at) = {x, y};
-    else
-        *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at) =
-            a.out_type == HR_BF16 ? bf16::pack(x, y) : fp16::pack(x, y);
-}
 
 #endif

@@ -7,19 +7,10 @@
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ptx.cuh"
 
-/* Keys [lo, hi) that the token at a position sees, besides [0, sinks) below hi. */
-struct visible {
-    int64_t lo, hi;
-};
-
-HR_DEVICE struct visible visible_keys(const struct hr_cu_attend &a, int64_t n_kv, int64_t position)
+HR_DEVICE struct hr_visible visible_keys(const struct hr_cu_attend &a, int64_t n_kv,
+                                         int64_t position)
 {
-    struct visible v = {0, n_kv};
-    if (a.causal)
-        v.hi = min(max(position + 1, (int64_t)0), n_kv);
-    if (a.window > 0)
-        v.lo = min(max(position - a.window + 1, (int64_t)0), v.hi);
-    return v;
+    return hr_visible_at(a.causal, a.window, n_kv, position);
 }
 
 /* What a tile's rows need of its sequence. */
@@ -62,8 +53,8 @@ struct walk {
     {
         struct hr_cu_seq seq = a.seqs[tile.seq];
         int64_t position = seq.n_kv - seq.n_q + tile.token, n = hr_blocks_of(seq.n_kv);
-        struct visible first = visible_keys(a, seq.n_kv, position);
-        struct visible last = visible_keys(a, seq.n_kv, position + tile.tokens - 1);
+        struct hr_visible first = visible_keys(a, seq.n_kv, position);
+        struct hr_visible last = visible_keys(a, seq.n_kv, position + tile.tokens - 1);
         pages = a.pages + seq.first_block;
         list = a.lists + tile.list_first;
         left = tile.list_count;

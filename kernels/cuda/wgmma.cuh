@@ -4,26 +4,7 @@
 #ifndef HR_KERNELS_CUDA_WGMMA_CUH
 #define HR_KERNELS_CUDA_WGMMA_CUH
 
-#include "kernels/cuda/ptx.cuh"
-
-/* Element types of A and B. */
-struct bf16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
-    {
-        uint32_t pair;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-        return pair;
-    }
-};
-
-struct fp16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
-    {
-        uint32_t pair;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-        return pair;
-    }
-};
+#include "kernels/cuda/types.cuh"
 
 #define HR_ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HR_ACC16(d, i) HR_ACC4(d, i), HR_ACC4(d, i + 4), HR_ACC4(d, i + 8), HR_ACC4(d, i + 12)

@@ -83,23 +83,33 @@ static inline HR_ANYWHERE int64_t hr_blocks_of(int64_t tokens)
     return (tokens + HR_BLOCK_TOKENS - 1) / HR_BLOCK_TOKENS;
 }
 
-/* Keys that a query at row i of n_q sees: [lo, hi) with a window's sinks [0, sinks) beside it. */
+static inline HR_ANYWHERE int64_t hr_clamp(int64_t x, int64_t high)
+{
+    int64_t y = x > 0 ? x : 0;
+    return y < high ? y : high;
+}
+
+/* Keys that a query at a position sees: [lo, hi) with a window's sinks [0, sinks) beside it. */
 struct hr_visible {
     int64_t lo, hi;
 };
 
+static inline HR_ANYWHERE struct hr_visible hr_visible_at(bool causal, int64_t window, int64_t n_kv,
+                                                          int64_t pos)
+{
+    struct hr_visible v = {0, n_kv};
+    if (causal)
+        v.hi = hr_clamp(pos + 1, n_kv);
+    if (window > 0)
+        v.lo = hr_clamp(pos - window + 1, v.hi);
+    return v;
+}
+
+/* The same of row i of n_q. */
 static inline struct hr_visible hr_visible_keys(const struct hr_geom *g, hr_mask mask, int64_t n_kv,
                                                 int64_t n_q, int64_t i)
 {
-    int64_t pos = n_kv - n_q + i;
-    struct hr_visible v = {0, n_kv};
-    if (mask == HR_MASK_CAUSAL)
-        v.hi = pos + 1 < 0 ? 0 : (pos + 1 < n_kv ? pos + 1 : n_kv);
-    if (g->window > 0 && pos - g->window + 1 > 0)
-        v.lo = pos - g->window + 1;
-    if (v.lo > v.hi)
-        v.lo = v.hi;
-    return v;
+    return hr_visible_at(mask == HR_MASK_CAUSAL, g->window, n_kv, n_kv - n_q + i);
 }
 
 #endif

@@ -52,14 +52,14 @@ HR_DEVICE float element(int32_t type, const void *data, int64_t i)
     if (type == HR_FP32)
         return static_cast<const float *>(data)[i];
     uint16_t bits = static_cast<const uint16_t *>(data)[i];
-    return type == HR_BF16 ? bf16_value(bits) : fp16_value(bits);
+    return type == HR_BF16 ? bf16::value(bits) : fp16::value(bits);
 }
 
 HR_DEVICE float rounded(float x, int32_t type)
 {
     if (type == HR_BF16)
-        return bf16_value((uint16_t)bf16_pair(x, 0));
-    return type == HR_FP16 ? fp16_value((uint16_t)fp16_pair(x, 0)) : x;
+        return bf16::value((uint16_t)bf16::pack(x, 0));
+    return type == HR_FP16 ? fp16::value((uint16_t)fp16::pack(x, 0)) : x;
 }
 
 HR_DEVICE struct hr_cu_reference_row find_row(const struct hr_cu_attend &a,
