@@ -254,11 +254,10 @@ hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *arg
     if (status != HR_OK)
         return status;
     int64_t start_ns = hr_clock_ns();
-    if (!c->exec->attend(step, layer, &attend))
-        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a copy of q");
+    status = hr_exec_attend(step, layer, &attend);
     c->attend_ns += (uint64_t)(hr_clock_ns() - start_ns);
-    step->attended[layer] = true;
-    return hr_context_device_status(c);
+    step->attended[layer] = status == HR_OK;
+    return status;
 }
 
 hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns)

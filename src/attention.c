@@ -77,8 +77,9 @@ static hr_status compute(struct run *run, const hr_attention_args *a)
         return status;
     hr_context *c = run->context;
     c->exec->append(run->step, 0, &k, &v);
-    if (!c->exec->attend(run->step, 0, &attend))
-        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a copy of q");
+    status = hr_exec_attend(run->step, 0, &attend);
+    if (status != HR_OK)
+        return status;
     c->exec->wait(run->step, INT64_MAX);
     return hr_context_device_status(c);
 }

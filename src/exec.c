@@ -69,16 +69,11 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *attend)
     return true;
 }
 
-/* Room for the largest workspace. Plans and blocks are read where they are. */
+/* Plans and blocks are read where they are. */
 static bool begin(hr_step *step)
 {
-    struct hr_alloc *alloc = &step->cache->context->alloc;
-    if (step->workspace_floats <= step->state_floats)
-        return true;
-    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
-    step->state = hr_alloc_get(alloc, step->workspace_floats * sizeof(float));
-    step->state_floats = step->state ? step->workspace_floats : 0;
-    return step->state;
+    (void)step;
+    return true;
 }
 
 static enum hr_dev_wait done(hr_step *step, int64_t deadline_ns)
@@ -88,10 +83,9 @@ static enum hr_dev_wait done(hr_step *step, int64_t deadline_ns)
     return HR_DEV_DONE;
 }
 
-static void put_state(hr_step *step)
+static void nothing(hr_step *step)
 {
-    struct hr_alloc *alloc = &step->cache->context->alloc;
-    hr_alloc_put(alloc, step->state, step->state_floats * sizeof(float));
+    (void)step;
 }
 
 const struct hr_exec_ops hr_exec_host = {
@@ -99,5 +93,5 @@ const struct hr_exec_ops hr_exec_host = {
     .append = append,
     .attend = attend,
     .wait = done,
-    .free = put_state,
+    .free = nothing,
 };

@@ -20,6 +20,17 @@ struct hr_exec_ops {
     void (*free)(hr_step *step);
 };
 
+/* Attends, and says what kept it from that. */
+static inline hr_status hr_exec_attend(hr_step *step, int32_t layer, struct hr_attend *attend)
+{
+    hr_context *c = step->cache->context;
+    bool memory = c->exec->attend(step, layer, attend);
+    hr_status status = hr_context_device_status(c);
+    if (status != HR_OK || memory)
+        return status;
+    return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a copy of q");
+}
+
 extern const struct hr_exec_ops hr_exec_host;
 #ifdef HR_HAVE_CUDA
 extern const struct hr_exec_ops hr_exec_cuda;

@@ -120,26 +120,14 @@ static bool make_lists(hr_step *step, size_t bytes)
     return false;
 }
 
-static bool make_state(hr_step *step)
-{
-    struct hr_dev *dev = dev_of(step);
-    if (step->workspace_floats <= step->state_floats)
-        return true;
-    dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
-    step->state = dev->ops->memory_get(dev, step->workspace_floats * sizeof(float));
-    step->state_floats = step->state ? step->workspace_floats : 0;
-    return step->state;
-}
-
 static void fill_seqs(const hr_step *step)
 {
     const struct hr_step_cuda *cu = step->cuda;
     struct hr_cu_seq *seqs = (struct hr_cu_seq *)(cu->pinned + cu->seqs);
     int64_t block = 0;
     for (int32_t i = 0; i < step->n_seqs; i++) {
-        const struct hr_seq_view *v = &step->views[i];
-        seqs[i] = (struct hr_cu_seq){v->n_kv, v->n_q, v->q_row, block, v->n_new, v->new_row};
-        block += hr_blocks_of(v->n_kv);
+        seqs[i] = hr_cu_seq_of(&step->views[i], block);
+        block += hr_blocks_of(step->views[i].n_kv);
     }
     memcpy(cu->pinned + cu->first_item, step->first_item,
            (size_t)(step->n_seqs + 1) * sizeof(*step->first_item));
@@ -174,10 +162,8 @@ static void fill_class(const hr_step *step, int32_t class)
     const struct hr_plan *plan = &step->plans[class];
     struct class_lists at = lists_of(step, class);
     struct hr_cu_tile *tiles = (struct hr_cu_tile *)(step->cuda->pinned + at.tiles);
-    for (int64_t i = 0; i < plan->n_tiles; i++) {
-        const struct hr_tile *t = &plan->tiles[i];
-        tiles[i] = (struct hr_cu_tile){t->seq, t->head, t->token, t->carry, t->tokens, -1, 0};
-    }
+    for (int64_t i = 0; i < plan->n_tiles; i++)
+        tiles[i] = hr_cu_tile_of(&plan->tiles[i]);
     if (plan->n_chunks > 0)
         memcpy(step->cuda->pinned + at.chunks, plan->chunks,
                (size_t)plan->n_chunks * sizeof(*plan->chunks));
@@ -189,15 +175,12 @@ static void fill_class(const hr_step *step, int32_t class)
 static bool begin(hr_step *step)
 {
     struct hr_dev *dev = dev_of(step);
-    if (dev->ops->error(dev))
-        return true; /* append and attend will say so */
     if (!make(step))
         return false;
     struct hr_step_cuda *cu = step->cuda;
     size_t bytes = place_all(step);
-    if (dev->ops->event_wait(dev, cu->uploaded, INT64_MAX) == HR_DEV_DEAD)
-        return true;
-    if (!make_lists(step, bytes) || !make_state(step))
+    dev->ops->event_wait(dev, cu->uploaded, INT64_MAX);
+    if (!make_lists(step, bytes))
         return false;
     fill_seqs(step);
     for (int32_t l = 0; l < step->cache->n_layers; l++)
@@ -219,101 +202,49 @@ static const uint32_t *pages_of(const hr_step *step, int32_t layer)
 static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
 {
     const struct hr_step_cuda *cu = step->cuda;
-    const struct hr_geom *g = hr_cache_geom(step->cache, layer);
     struct hr_dev *dev = dev_of(step);
-    if (dev->ops->error(dev))
-        return;
+    struct hr_cu_append a = hr_cu_append_of(hr_cache_geom(step->cache, layer), k, v);
+    a.seqs = (const struct hr_cu_seq *)(cu->lists + cu->seqs);
+    a.pages = pages_of(step, layer);
+    a.copy_from = (const uint32_t *)(cu->lists + cu->copy_from) + (int64_t)layer * step->n_seqs;
+    a.first_item = (const int64_t *)(cu->lists + cu->first_item);
+    a.arena = dev->arena;
+    a.n_items = step->first_item[step->n_seqs];
+    a.n_seqs = step->n_seqs;
     dev->ops->set_stream(dev, step->stream);
-    struct hr_cu_append a = {
-        .seqs = (const struct hr_cu_seq *)(cu->lists + cu->seqs),
-        .pages = pages_of(step, layer),
-        .copy_from = (const uint32_t *)(cu->lists + cu->copy_from) + (int64_t)layer * step->n_seqs,
-        .first_item = (const int64_t *)(cu->lists + cu->first_item),
-        .arena = dev->arena,
-        .k = k->data,
-        .v = v->data,
-        .k_stride_token = k->stride_token,
-        .k_stride_head = k->stride_head,
-        .v_stride_token = v->stride_token,
-        .v_stride_head = v->stride_head,
-        .n_items = step->first_item[step->n_seqs],
-        .n_seqs = step->n_seqs,
-        .kv_heads = g->kv_heads,
-        .dim = g->dim,
-        .kv_type = (int32_t)k->dtype,
-        .cache_type = (int32_t)g->dtype,
-    };
     hr_cu_append(step->cache->context->cuda, &a);
 }
 
-/* Brings q into rows that kernels can read. */
-static bool stage_queries(hr_step *step, const struct hr_geom *g, struct hr_rows *q)
+/* Room for a copy of q. */
+static bool make_queries(hr_step *step, size_t bytes)
 {
     struct hr_dev *dev = dev_of(step);
     struct hr_step_cuda *cu = step->cuda;
-    int32_t heads = g->kv_heads * g->group;
-    size_t bytes =
-        (size_t)step->query_tokens * (size_t)heads * (size_t)g->dim * hr_dtype_bytes(g->dtype);
-    if (bytes > cu->queries_bytes) {
-        dev->ops->memory_put(dev, cu->queries, cu->queries_bytes);
-        cu->queries = dev->ops->memory_get(dev, bytes);
-        cu->queries_bytes = cu->queries ? bytes : 0;
-        if (!cu->queries)
-            return false;
-    }
-    struct hr_cu_stage a = {
-        .from = q->data,
-        .to = cu->queries,
-        .stride_token = q->stride_token,
-        .stride_head = q->stride_head,
-        .rows = step->query_tokens,
-        .heads = heads,
-        .dim = g->dim,
-        .from_type = (int32_t)q->dtype,
-        .to_type = (int32_t)g->dtype,
-    };
-    hr_cu_stage(step->cache->context->cuda, &a);
-    *q = (struct hr_rows){cu->queries, (int64_t)heads * g->dim, g->dim, g->dtype};
-    return true;
+    if (bytes <= cu->queries_bytes)
+        return true;
+    dev->ops->memory_put(dev, cu->queries, cu->queries_bytes);
+    cu->queries = dev->ops->memory_get(dev, bytes);
+    cu->queries_bytes = cu->queries ? bytes : 0;
+    return cu->queries;
 }
 
-static struct hr_cu_attend attend_of(const hr_step *step, int32_t layer, const struct hr_attend *in,
-                                     const struct hr_rows *q)
+/* Adds the step's lists to the request. */
+static void add_lists(const hr_step *step, int32_t layer, struct hr_cu_attend *a)
 {
-    const float log2e = 1.44269504f;
     int32_t class = step->cache->class_of[layer];
     const struct hr_plan *plan = &step->plans[class];
     struct class_lists at = lists_of(step, class);
     unsigned char *lists = step->cuda->lists;
-    return (struct hr_cu_attend){
-        .seqs = (const struct hr_cu_seq *)(lists + step->cuda->seqs),
-        .tiles = (const struct hr_cu_tile *)(lists + at.tiles),
-        .pages = pages_of(step, layer),
-        .chunks = (const struct hr_chunk *)(lists + at.chunks),
-        .folds = (const struct hr_fold *)(lists + at.folds),
-        .state = step->state,
-        .q = q->data,
-        .out = in->out.data,
-        .lse = in->lse.data,
-        .sink_logits = in->sink_logits,
-        .q_stride_token = q->stride_token,
-        .q_stride_head = q->stride_head,
-        .out_stride_token = in->out.stride_token,
-        .out_stride_head = in->out.stride_head,
-        .lse_stride_token = in->lse.stride_token,
-        .lse_stride_head = in->lse.stride_head,
-        .window = in->geom.window,
-        .sinks = in->geom.sinks,
-        .n_tiles = (int32_t)plan->n_tiles,
-        .n_chunks = (int32_t)plan->n_chunks,
-        .n_folds = (int32_t)plan->n_folds,
-        .group = in->geom.group,
-        .tile_tokens = (int32_t)plan->tile_tokens,
-        .causal = in->mask == HR_MASK_CAUSAL,
-        .out_type = (int32_t)in->out.dtype,
-        .factor = (in->softcap > 0 ? in->softcap : in->scale) * log2e,
-        .softcap = in->softcap > 0 ? in->scale / in->softcap : 0,
-    };
+    a->seqs = (const struct hr_cu_seq *)(lists + step->cuda->seqs);
+    a->tiles = (const struct hr_cu_tile *)(lists + at.tiles);
+    a->pages = pages_of(step, layer);
+    a->chunks = (const struct hr_chunk *)(lists + at.chunks);
+    a->folds = (const struct hr_fold *)(lists + at.folds);
+    a->state = step->state;
+    a->n_tiles = (int32_t)plan->n_tiles;
+    a->n_chunks = (int32_t)plan->n_chunks;
+    a->n_folds = (int32_t)plan->n_folds;
+    a->tile_tokens = (int32_t)plan->tile_tokens;
 }
 
 static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
@@ -322,20 +253,22 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
     struct hr_cu_kernels *kernels = step->cache->context->cuda;
     const struct hr_cu_class *class = &step->cache->classes[step->cache->class_of[layer]].cuda;
     const struct hr_plan *plan = &step->plans[step->cache->class_of[layer]];
+    int64_t rows = step->query_tokens;
     struct hr_rows q = in->q;
-    if (dev->ops->error(dev))
-        return true;
     dev->ops->set_stream(dev, step->stream);
-    if (step->query_tokens > 0 && !hr_cu_reads_queries(class, &q, in->scale) &&
-        !stage_queries(step, &in->geom, &q))
-        return false;
-    struct hr_cu_attend a = attend_of(step, layer, in, &q);
+    if (rows > 0 && !hr_cu_reads_queries(class, &q, in->scale)) {
+        if (!make_queries(step, hr_cu_staged_bytes(&in->geom, rows)))
+            return false;
+        q = hr_cu_stage_queries(kernels, &in->geom, &q, rows, in->scale, step->cuda->queries);
+    }
+    struct hr_cu_attend a = hr_cu_attend_of(in, &q);
+    add_lists(step, layer, &a);
     for (int64_t wave = 0; wave < plan->waves; wave++) {
         a.first = wave == 0;
         a.last = wave == plan->waves - 1;
         a.wave_begin = wave * plan->wave_blocks;
         a.wave_end = a.last ? HR_TOKENS_MAX : (wave + 1) * plan->wave_blocks;
-        hr_cu_prefill(kernels, class, &a, step->query_tokens);
+        hr_cu_prefill(kernels, class, &a, rows);
         hr_cu_decode(kernels, class, &a);
     }
     hr_cu_fold(kernels, class, &a);
@@ -346,8 +279,6 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
 static enum hr_dev_wait wait_attended(hr_step *step, int64_t deadline_ns)
 {
     struct hr_dev *dev = dev_of(step);
-    if (dev->ops->error(dev))
-        return HR_DEV_DEAD;
     return dev->ops->event_wait(dev, step->cuda->attended, deadline_ns);
 }
 
@@ -355,7 +286,6 @@ static void put_all(hr_step *step)
 {
     struct hr_dev *dev = dev_of(step);
     struct hr_step_cuda *cu = step->cuda;
-    dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
     if (!cu)
         return;
     put_lists(step);

@@ -80,16 +80,18 @@ void hr_step_free(hr_step *step)
     for (int i = 0; i < PARTS; i++)
         hr_alloc_put(alloc, *parts[i].array, parts[i].bytes);
     cache->context->exec->free(step);
+    struct hr_dev *dev = cache->context->dev;
+    dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
     hr_alloc_put(alloc, step, sizeof(*step));
     cache->users--;
 }
 
-/* Plans every class of layers. */
+/* Plans every class of layers and makes room for the largest workspace. */
 static hr_status plan_classes(hr_step *step)
 {
     hr_cache *cache = step->cache;
     hr_context *c = cache->context;
-    step->workspace_floats = 0;
+    size_t floats = 0;
     for (int32_t i = 0; i < cache->n_classes; i++) {
         struct hr_plan *plan = &step->plans[i];
         struct hr_plan_input input = {
@@ -103,11 +105,15 @@ static hr_status plan_classes(hr_step *step)
         };
         if (!hr_plan_make(plan, &input, &c->alloc))
             return no_memory(c, "the plan of a step");
-        size_t floats = (size_t)(plan->carry_floats + plan->partial_floats);
-        if (floats > step->workspace_floats)
-            step->workspace_floats = floats;
+        if ((size_t)(plan->carry_floats + plan->partial_floats) > floats)
+            floats = (size_t)(plan->carry_floats + plan->partial_floats);
     }
-    return HR_OK;
+    if (floats <= step->state_floats)
+        return HR_OK;
+    c->dev->ops->memory_put(c->dev, step->state, step->state_floats * sizeof(float));
+    step->state = c->dev->ops->memory_get(c->dev, floats * sizeof(float));
+    step->state_floats = step->state ? floats : 0;
+    return step->state ? HR_OK : no_memory(c, "the workspace of a step");
 }
 
 static uint32_t *replaced_of(const hr_step *step, int32_t i, int32_t layer)
@@ -218,11 +224,12 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         status = reserve_blocks(step);
     if (status == HR_OK && !c->exec->begin(step)) {
         release_before(step, step->n_seqs, 0);
-        status = no_memory(c, "the workspace of a step");
+        status = no_memory(c, "the lists of a step");
     }
     if (status != HR_OK) {
         end_step(step);
-        return status;
+        hr_status dead = hr_context_device_status(c);
+        return dead == HR_OK ? status : dead; /* a dead device gives no memory */
     }
     memset(step->appended, 0, (size_t)step->cache->n_layers * sizeof(*step->appended));
     memset(step->attended, 0, (size_t)step->cache->n_layers * sizeof(*step->attended));

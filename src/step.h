@@ -27,8 +27,7 @@ struct hr_step {
     bool *attended;
     /* [classes of the cache] */
     struct hr_plan *plans;
-    size_t workspace_floats; /* most that a plan of this batch needs */
-    float *state;            /* carries and partials of one attend; memory of the device */
+    float *state; /* carries and partials of one attend; memory of the device */
     size_t state_floats;
     struct hr_step_cuda *cuda; /* lists on the CUDA device, or NULL */
 };

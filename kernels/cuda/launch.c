@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/launch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -292,6 +293,49 @@ bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t
     return !tensor_maps || map_pages(k, class, why);
 }
 
+/* ---- Requests ---- */
+
+struct hr_cu_attend hr_cu_attend_of(const struct hr_attend *in, const struct hr_rows *q)
+{
+    const float log2e = 1.44269504f, scale = fabsf(in->scale);
+    return (struct hr_cu_attend){
+        .q = q->data,
+        .out = in->out.data,
+        .lse = in->lse.data,
+        .sink_logits = in->sink_logits,
+        .q_stride_token = q->stride_token,
+        .q_stride_head = q->stride_head,
+        .out_stride_token = in->out.stride_token,
+        .out_stride_head = in->out.stride_head,
+        .lse_stride_token = in->lse.stride_token,
+        .lse_stride_head = in->lse.stride_head,
+        .window = in->geom.window,
+        .sinks = in->geom.sinks,
+        .group = in->geom.group,
+        .causal = in->mask == HR_MASK_CAUSAL,
+        .out_type = (int32_t)in->out.dtype,
+        .factor = (in->softcap > 0 ? in->softcap : scale) * log2e,
+        .softcap = in->softcap > 0 ? scale / in->softcap : 0,
+    };
+}
+
+struct hr_cu_append hr_cu_append_of(const struct hr_geom *g, const struct hr_rows *k,
+                                    const struct hr_rows *v)
+{
+    return (struct hr_cu_append){
+        .k = k->data,
+        .v = v->data,
+        .k_stride_token = k->stride_token,
+        .k_stride_head = k->stride_head,
+        .v_stride_token = v->stride_token,
+        .v_stride_head = v->stride_head,
+        .kv_heads = g->kv_heads,
+        .dim = g->dim,
+        .kv_type = (int32_t)k->dtype,
+        .cache_type = (int32_t)g->dtype,
+    };
+}
+
 bool hr_cu_reads_queries(const struct hr_cu_class *class, const struct hr_rows *q, float scale)
 {
     struct hr_cu_map_shape shape = hr_cu_map_queries(&class->geom, q->data, 1, q->stride_token,
@@ -437,6 +481,26 @@ void hr_cu_stage(struct hr_cu_kernels *k, const struct hr_cu_stage *a)
 {
     struct hr_cu_stage mine = *a;
     launch_some(k, HR_CU_STAGE, &mine, a->rows);
+}
+
+struct hr_rows hr_cu_stage_queries(struct hr_cu_kernels *k, const struct hr_geom *g,
+                                   const struct hr_rows *q, int64_t rows, float scale, void *to)
+{
+    int32_t heads = g->kv_heads * g->group;
+    struct hr_cu_stage a = {
+        .from = q->data,
+        .to = to,
+        .stride_token = q->stride_token,
+        .stride_head = q->stride_head,
+        .rows = rows,
+        .heads = heads,
+        .dim = g->dim,
+        .from_type = (int32_t)q->dtype,
+        .to_type = (int32_t)g->dtype,
+        .negate = scale < 0,
+    };
+    hr_cu_stage(k, &a);
+    return (struct hr_rows){to, (int64_t)heads * g->dim, g->dim, g->dtype};
 }
 
 void hr_cu_zero_rows(struct hr_cu_kernels *k, const struct hr_cu_zero_rows *a)

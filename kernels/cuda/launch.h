@@ -85,9 +85,35 @@ static inline int32_t hr_cu_tile_tokens(const struct hr_cu_class *class)
     return class->prefill->rows / class->geom.group;
 }
 
-/* Whether kernels read q in place; else hr_cu_stage has to bring it into packed rows first. They
- * take a scale >= 0: of a negative one the sign goes into q. */
+/* Lists and requests as the kernels take them. The rest of an attend or append is memory of the
+ * device: sequences, lists, pages and workspace. A negative scale's sign is q's
+ * (hr_cu_stage_queries).
+ */
+static inline struct hr_cu_seq hr_cu_seq_of(const struct hr_seq_view *v, int64_t first_block)
+{
+    return (struct hr_cu_seq){v->n_kv, v->n_q, v->q_row, first_block, v->n_new, v->new_row};
+}
+
+static inline struct hr_cu_tile hr_cu_tile_of(const struct hr_tile *t)
+{
+    return (struct hr_cu_tile){t->seq, t->head, t->token, t->carry, t->tokens, -1, 0};
+}
+
+struct hr_cu_attend hr_cu_attend_of(const struct hr_attend *in, const struct hr_rows *q);
+struct hr_cu_append hr_cu_append_of(const struct hr_geom *g, const struct hr_rows *k,
+                                    const struct hr_rows *v);
+
+/* Whether kernels read q in place; else it has to be brought into packed rows first. They take a
+ * scale >= 0: of a negative one the sign goes into q. */
 bool hr_cu_reads_queries(const struct hr_cu_class *class, const struct hr_rows *q, float scale);
+
+/* Brings q into memory of the device for so many packed rows, which it gives back. */
+struct hr_rows hr_cu_stage_queries(struct hr_cu_kernels *k, const struct hr_geom *g,
+                                   const struct hr_rows *q, int64_t rows, float scale, void *to);
+static inline size_t hr_cu_staged_bytes(const struct hr_geom *g, int64_t rows)
+{
+    return (size_t)rows * (size_t)(g->kv_heads * g->group * g->dim) * hr_dtype_bytes(g->dtype);
+}
 
 /* Attention of a wave: tiles, then chunks; after the last wave the fold. Lists that are empty are
  * no launch. `rows` are those of q. a->next_tile is set here. */

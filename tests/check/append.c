@@ -161,8 +161,9 @@ void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
         }
         if (hc_on_gpu(k))
             hc_gpu_append(&m.a, 2 * SEQS * MAX_BLOCKS, tokens);
-        for (int64_t i = 0; i < m.first_item[SEQS] && !hc_on_gpu(k); i++)
-            k->append(&m.a, i, scratch);
+        else
+            for (int64_t i = 0; i < m.first_item[SEQS]; i++)
+                k->append(&m.a, i, scratch);
         free(m.a.k.data);
         free(m.a.v.data);
         if (step % 4 == 3)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/check/gpu.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,9 +161,8 @@ static void fill_seqs(const struct hc_case *c, struct hr_cu_seq *seqs)
 {
     int64_t block = 0;
     for (int32_t i = 0; i < c->shape.n_seqs; i++) {
-        const struct hr_seq_view *s = c->seqs + i;
-        seqs[i] = (struct hr_cu_seq){s->n_kv, s->n_q, s->q_row, block, s->n_new, s->new_row};
-        block += hr_blocks_of(s->n_kv);
+        seqs[i] = hr_cu_seq_of(c->seqs + i, block);
+        block += hr_blocks_of(c->seqs[i].n_kv);
     }
 }
 
@@ -173,43 +171,12 @@ static struct hr_rows bring_queries(const struct hc_case *c, struct hr_cu_kernel
                                     const struct hr_cu_class *class, struct held *h)
 {
     const struct hr_geom *g = &c->shape.geom;
-    int32_t heads = g->kv_heads * g->group;
     struct hr_rows q = c->attend.q;
     q.data = bring(h, c->q, c->q_bytes);
     if (hr_cu_reads_queries(class, &q, c->shape.scale))
         return q;
-    struct hr_cu_stage a = {.from = q.data,
-                            .to = hold(h, (size_t)(c->rows * heads * g->dim) * 2),
-                            .stride_token = q.stride_token,
-                            .stride_head = q.stride_head,
-                            .rows = c->rows,
-                            .heads = heads,
-                            .dim = g->dim,
-                            .from_type = (int32_t)q.dtype,
-                            .to_type = (int32_t)g->dtype,
-                            .negate = c->shape.scale < 0};
-    hr_cu_stage(k, &a);
-    return (struct hr_rows){a.to, (int64_t)heads * g->dim, g->dim, g->dtype};
-}
-
-static struct hr_cu_attend attend_of(const struct hc_case *c, const int64_t lists[3])
-{
-    const float log2e = 1.44269504f, scale = fabsf(c->shape.scale), cap = c->shape.softcap;
-    const struct hr_attend *a = &c->attend;
-    return (struct hr_cu_attend){.out_stride_token = a->out.stride_token,
-                                 .out_stride_head = a->out.stride_head,
-                                 .lse_stride_token = a->lse.stride_token,
-                                 .lse_stride_head = a->lse.stride_head,
-                                 .window = a->geom.window,
-                                 .sinks = a->geom.sinks,
-                                 .n_tiles = (int32_t)lists[0],
-                                 .n_chunks = (int32_t)lists[1],
-                                 .n_folds = (int32_t)lists[2],
-                                 .group = a->geom.group,
-                                 .causal = a->mask == HR_MASK_CAUSAL,
-                                 .out_type = (int32_t)a->out.dtype,
-                                 .factor = (cap > 0 ? cap : scale) * log2e,
-                                 .softcap = cap > 0 ? scale / cap : 0};
+    return hr_cu_stage_queries(k, g, &q, c->rows, c->shape.scale,
+                               hold(h, hr_cu_staged_bytes(g, c->rows)));
 }
 
 /* Tiles as the kernels take them; the most tokens of one. */
@@ -218,9 +185,8 @@ static int32_t bring_tiles(struct hr_cu_attend *a, const struct hr_tile *tiles, 
     struct hr_cu_tile *t = hc_alloc((size_t)a->n_tiles * sizeof *t);
     int32_t most = 1;
     for (int32_t i = 0; i < a->n_tiles; i++) {
-        const struct hr_tile *x = tiles + i;
-        t[i] = (struct hr_cu_tile){x->seq, x->head, x->token, x->carry, x->tokens, -1, 0};
-        most = x->tokens > most ? x->tokens : most;
+        t[i] = hr_cu_tile_of(tiles + i);
+        most = tiles[i].tokens > most ? tiles[i].tokens : most;
     }
     a->tiles = bring(h, t, (size_t)a->n_tiles * sizeof *t);
     free(t);
@@ -261,12 +227,12 @@ void hc_gpu_attend(struct hc_case *c, const struct hr_kernels *table, const int6
     pthread_mutex_lock(&gpu.mutex);
     if (!hr_cu_class_make(k, &c->shape.geom, EXTENT, &class, why))
         give_up(why);
-    struct hr_cu_attend a = attend_of(c, lists);
-    bring_lists(c, &a, state_floats, &held);
     struct hr_rows q = bring_queries(c, k, &class, &held);
-    a.q = q.data;
-    a.q_stride_token = q.stride_token;
-    a.q_stride_head = q.stride_head;
+    struct hr_cu_attend a = hr_cu_attend_of(&c->attend, &q);
+    a.n_tiles = (int32_t)lists[0];
+    a.n_chunks = (int32_t)lists[1];
+    a.n_folds = (int32_t)lists[2];
+    bring_lists(c, &a, state_floats, &held);
     void *lse = a.lse;
     a.lse = c->shape.lse ? a.lse : NULL;
     for (int64_t b = 0; b < blocks; b += wave) {
@@ -305,7 +271,7 @@ void hc_gpu_append(const struct hr_append *in, uint32_t blocks, int64_t tokens)
     pthread_mutex_lock(&gpu.mutex);
     for (int32_t i = 0; i < in->n_seqs; i++) {
         const struct hr_seq_view *s = in->seqs + i;
-        seqs[i] = (struct hr_cu_seq){s->n_kv, s->n_q, s->q_row, n, s->n_new, s->new_row};
+        seqs[i] = hr_cu_seq_of(s, n);
         for (int64_t b = 0; b < hr_blocks_of(s->n_kv) && n < MOST; b++)
             pages[n++] = s->blocks[b] * units_of(g);
         copies[i] = in->copy_from[i] == UINT32_MAX ? UINT32_MAX : in->copy_from[i] * units_of(g);
@@ -313,25 +279,16 @@ void hc_gpu_append(const struct hr_append *in, uint32_t blocks, int64_t tokens)
     if (n == MOST || pool_bytes > gpu.dev->arena_bytes)
         give_up("an append is too large");
     gpu.dev->ops->upload(gpu.dev, HR_DEV_WORK, gpu.dev->arena, in->pool.base, pool_bytes);
-    struct hr_cu_append a = {
-        .seqs = bring(&h, seqs, (size_t)in->n_seqs * sizeof *seqs),
-        .pages = bring(&h, pages, n * sizeof *pages),
-        .copy_from = bring(&h, copies, (size_t)in->n_seqs * sizeof *copies),
-        .first_item = bring(&h, in->first_item, (size_t)(in->n_seqs + 1) * sizeof(int64_t)),
-        .arena = gpu.dev->arena,
-        .k = bring_rows(&h, &in->k, g, tokens),
-        .v = bring_rows(&h, &in->v, g, tokens),
-        .k_stride_token = in->k.stride_token,
-        .k_stride_head = in->k.stride_head,
-        .v_stride_token = in->v.stride_token,
-        .v_stride_head = in->v.stride_head,
-        .n_items = in->first_item[in->n_seqs],
-        .n_seqs = in->n_seqs,
-        .kv_heads = g->kv_heads,
-        .dim = g->dim,
-        .kv_type = (int32_t)in->k.dtype,
-        .cache_type = (int32_t)g->dtype,
-    };
+    struct hr_cu_append a = hr_cu_append_of(g, &in->k, &in->v);
+    a.seqs = bring(&h, seqs, (size_t)in->n_seqs * sizeof *seqs);
+    a.pages = bring(&h, pages, n * sizeof *pages);
+    a.copy_from = bring(&h, copies, (size_t)in->n_seqs * sizeof *copies);
+    a.first_item = bring(&h, in->first_item, (size_t)(in->n_seqs + 1) * sizeof(int64_t));
+    a.arena = gpu.dev->arena;
+    a.k = bring_rows(&h, &in->k, g, tokens);
+    a.v = bring_rows(&h, &in->v, g, tokens);
+    a.n_items = in->first_item[in->n_seqs];
+    a.n_seqs = in->n_seqs;
     hr_cu_append(gpu.kernels[0], &a);
     fetch(in->pool.base, gpu.dev->arena, pool_bytes);
     finish(&h);

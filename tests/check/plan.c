@@ -80,16 +80,31 @@ static void run_items(struct hc_case *c, void (*fn)(const void *, int64_t, void 
     }
 }
 
+static void run_on_cpu(struct hc_case *c, const struct hr_kernels *k, const struct plan *p,
+                       int64_t wave, int64_t blocks)
+{
+    struct hr_attend *a = &c->attend;
+    if (c->scratch_bytes < k->scratch_bytes()) {
+        free(c->scratch);
+        c->scratch_bytes = k->scratch_bytes();
+        c->scratch = hc_alloc(c->scratch_bytes);
+    }
+    for (int64_t b = 0; b < blocks; b += wave) {
+        a->wave_begin = b;
+        a->wave_end = b + wave;
+        a->first = b == 0;
+        a->last = b + wave >= blocks;
+        run_items(c, k->tile, p->n_tiles);
+        run_items(c, k->chunk, p->n_chunks);
+    }
+    run_items(c, k->fold, p->n_folds);
+}
+
 void hc_case_run(struct hc_case *c, const struct hr_kernels *k, struct hc_cut cut)
 {
     struct plan p;
     struct hr_attend *a = &c->attend;
     plan_make(&p, c, k, cut.tile_tokens);
-    if (!hc_on_gpu(k) && c->scratch_bytes < k->scratch_bytes()) {
-        free(c->scratch);
-        c->scratch_bytes = k->scratch_bytes();
-        c->scratch = hc_alloc(c->scratch_bytes);
-    }
     memset(c->out, HC_CANARY, c->out_bytes);
     memset(c->lse, HC_CANARY, c->lse_bytes);
     size_t state_bytes = (size_t)p.state_floats * 4;
@@ -103,19 +118,11 @@ void hc_case_run(struct hc_case *c, const struct hr_kernels *k, struct hc_cut cu
         if (hr_blocks_of(c->seqs[i].n_kv) > blocks)
             blocks = hr_blocks_of(c->seqs[i].n_kv);
     int64_t wave = cut.wave_blocks > 0 ? cut.wave_blocks : blocks;
-    if (hc_on_gpu(k)) {
-        int64_t lists[3] = {p.n_tiles, p.n_chunks, p.n_folds};
-        hc_gpu_attend(c, k, lists, p.state_floats, wave, blocks);
-    }
-    for (int64_t b = 0; b < blocks && !hc_on_gpu(k); b += wave) {
-        a->wave_begin = b;
-        a->wave_end = b + wave;
-        a->first = b == 0;
-        a->last = b + wave >= blocks;
-        run_items(c, k->tile, p.n_tiles);
-        run_items(c, k->chunk, p.n_chunks);
-    }
-    run_items(c, k->fold, hc_on_gpu(k) ? 0 : p.n_folds);
+    if (hc_on_gpu(k))
+        hc_gpu_attend(c, k, (const int64_t[]){p.n_tiles, p.n_chunks, p.n_folds}, p.state_floats,
+                      wave, blocks);
+    else
+        run_on_cpu(c, k, &p, wave, blocks);
     free(a->state);
     free(p.tiles);
     free(p.chunks);
