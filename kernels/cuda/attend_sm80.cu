@@ -7,6 +7,7 @@
  * the rows beside it. */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/params.h"
+#include "kernels/cuda/shapes.h"
 #include "kernels/cuda/softmax_mma.cuh"
 #include "kernels/cuda/walk.cuh"
 
@@ -397,15 +398,14 @@ template <int D> struct split_shape {
 
 enum {
     SPLIT_ROWS_MAX = 64,
-    CHUNK_BLOCKS_MAX = 32, /* of a chunk: a lane looks at one */
-    PIECES_MAX = 8,        /* at once in shared memory */
+    PIECES_MAX = 8, /* at once in shared memory */
 };
 
 struct split_words {
     struct tile_view view;
-    int64_t page[CHUNK_BLOCKS_MAX]; /* of the visited blocks, newest first, in bytes */
-    int32_t block[CHUNK_BLOCKS_MAX];
-    int32_t partly[CHUNK_BLOCKS_MAX]; /* not every row sees all its keys */
+    int64_t page[HR_CU_CHUNK_BLOCKS_MAX]; /* of the visited blocks, newest first, in bytes */
+    int32_t block[HR_CU_CHUNK_BLOCKS_MAX];
+    int32_t partly[HR_CU_CHUNK_BLOCKS_MAX]; /* not every row sees all its keys */
     int32_t blocks;
     float top[WARPS][SPLIT_ROWS_MAX], sum[WARPS][SPLIT_ROWS_MAX];
 };
@@ -684,6 +684,18 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const unsigned char *arena)
     else
         decode_rows<D, T, 4>(a, arena, tile, chunk, begun);
 }
+
+#define CHECK_prefill_80(D, thread_count, shared, tile_rows, carry)                                \
+    static_assert(THREADS == thread_count && tile_shape<D>::rows == tile_rows &&                   \
+                      tile_shape<D>::words + sizeof(struct tile_words<D>) <= shared &&             \
+                      THREADS * tile_shape<D>::row_tiles * (D / 2 + 4) == carry,                   \
+                  "shapes.h");
+#define CHECK_decode_80(D, thread_count, shared, row_count, carry)                                 \
+    static_assert(THREADS == thread_count && SPLIT_ROWS_MAX == row_count && SHARED_MAX == shared,  \
+                  "shapes.h");
+#define CHECK_prefill_90(...)
+#define CHECK_decode_90(...)
+HR_CU_SHAPES(HR_CU_CHECK)
 
 #define ATTEND(dim, type)                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) hr_prefill_sm80_d##dim##_##type(      \

@@ -6,6 +6,7 @@
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/shapes.h"
 #include "kernels/cuda/walk.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -39,7 +40,6 @@ struct shared_words {
     int32_t partly[STAGES_MAX]; /* not every row sees all its keys */
     struct chunk_view chunk;
 };
-static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the ring");
 
 template <int D> struct producer {
     using l = layout<D>;
@@ -304,6 +304,15 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
         c.run();
     }
 }
+
+#define CHECK_decode_90(D, thread_count, shared, row_count, carry)                                 \
+    static_assert(THREADS == thread_count && ROWS == row_count &&                                  \
+                      layout<D>::words + sizeof(struct shared_words) <= shared,                    \
+                  "shapes.h");
+#define CHECK_prefill_90(...)
+#define CHECK_prefill_80(...)
+#define CHECK_decode_80(...)
+HR_CU_SHAPES(HR_CU_CHECK)
 
 #define DECODE(name, dim, type)                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, layout<dim>::ctas) name(                 \

@@ -5,52 +5,32 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/cuda/shapes.h"
 #include "src/dev/driver.h"
 
 /* ---- The kernels ---- */
 
-/* For bf16 and fp16: threads, shared memory, registers, rows, floats of carry. */
-#define ATTEND(kind, text, sm, dim, ...)                                                           \
-    {"hr_" text "_sm" #sm "_d" #dim "_bf16",                                                       \
-     FILE_##kind##_##sm,                                                                           \
-     kind,                                                                                         \
-     HR_CU_SM##sm,                                                                                 \
-     dim,                                                                                          \
-     HR_BF16,                                                                                      \
-     __VA_ARGS__},                                                                                 \
+#define KIND_prefill HR_CU_PREFILL
+#define KIND_decode HR_CU_DECODE
+#define FILE_prefill_90 "prefill_sm90"
+#define FILE_decode_90 "decode_sm90"
+#define FILE_prefill_80 "attend_sm80"
+#define FILE_decode_80 "attend_sm80"
+#define TYPED(kind, level, dim, type, TYPE, ...)                                                   \
     {                                                                                              \
-        "hr_" text "_sm" #sm "_d" #dim "_fp16", FILE_##kind##_##sm, kind, HR_CU_SM##sm, dim,       \
-            HR_FP16, __VA_ARGS__                                                                   \
+        "hr_" #kind "_sm" #level "_d" #dim type, FILE_##kind##_##level, KIND_##kind,               \
+            HR_CU_SM##level, dim, TYPE, __VA_ARGS__                                                \
     }
-#define FILE_HR_CU_PREFILL_90 "prefill_sm90"
-#define FILE_HR_CU_DECODE_90 "decode_sm90"
-#define FILE_HR_CU_PREFILL_80 "attend_sm80"
-#define FILE_HR_CU_DECODE_80 "attend_sm80"
-#define PREFILL(sm, dim, ...) ATTEND(HR_CU_PREFILL, "prefill", sm, dim, __VA_ARGS__)
-#define DECODE(sm, dim, ...) ATTEND(HR_CU_DECODE, "decode", sm, dim, __VA_ARGS__, 0)
+#define ATTEND(kind, level, dim, ...)                                                              \
+    TYPED(kind, level, dim, "_bf16", HR_BF16, __VA_ARGS__),                                        \
+        TYPED(kind, level, dim, "_fp16", HR_FP16, __VA_ARGS__),
 #define OTHER(kind, name, file, threads, registers)                                                \
     {                                                                                              \
         "hr_" name, file, kind, HR_CU_SM80, 0, HR_BF16, threads, 0, registers, 0, 0                \
     }
 
-enum { WORDS = 512, TILE_WORDS = 1024, SPLIT_SHARED = 99 << 10 };
-
-/* Shared memory: q, then the stages of K and V, then WORDS or TILE_WORDS bytes. Carry: threads that
- * hold rows, times the registers of each. */
 const struct hr_cu_kernel hr_cu_kernels_all[] = {
-    PREFILL(90, 64, 512, 2 * 192 * 128 + 8 * 128 * 128 + TILE_WORDS, 128, 192, 384 * (32 + 4)),
-    PREFILL(90, 128, 384, 2 * 128 * 256 + 4 * 128 * 256 + TILE_WORDS, 168, 128, 256 * (64 + 4)),
-    DECODE(90, 64, 256, 64 * 128 + 6 * 128 * 128 + WORDS, 128, 64),
-    DECODE(90, 128, 256, 64 * 256 + 3 * 128 * 256 + WORDS, 128, 64),
-    PREFILL(80, 64, 128, 128 * 128 + 2 * 128 * 128 + WORDS, 255, 128, 128 * 2 * (32 + 4)),
-    PREFILL(80, 96, 128, 128 * 192 + 3 * 64 * 192 + WORDS, 255, 128, 128 * 2 * (48 + 4)),
-    PREFILL(80, 128, 128, 128 * 256 + 3 * 64 * 256 + WORDS, 255, 128, 128 * 2 * (64 + 4)),
-    PREFILL(80, 256, 128, 64 * 512 + 2 * 64 * 512 + WORDS, 255, 64, 128 * (128 + 4)),
-    DECODE(80, 64, 128, SPLIT_SHARED, 255, 64),
-    DECODE(80, 96, 128, SPLIT_SHARED, 255, 64),
-    DECODE(80, 128, 128, SPLIT_SHARED, 255, 64),
-    DECODE(80, 256, 128, SPLIT_SHARED, 255, 64),
-    OTHER(HR_CU_FOLD, "fold", "fold", 256, 80),
+    HR_CU_SHAPES(ATTEND) OTHER(HR_CU_FOLD, "fold", "fold", 256, 80),
     OTHER(HR_CU_APPEND, "append", "append", 128, 80),
     OTHER(HR_CU_STAGE, "stage", "stage", 256, 255),
     OTHER(HR_CU_ZERO_ROWS, "zero_rows", "stage", 256, 255),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What plans need to know of the CUDA kernels: the shapes of tiles and chunks, and their order. */
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/shapes.h"
 
 /* tile_rows_min: chunks hold fewer rows. A section's K/V stay in the L2 of an H200 (50 MB). */
-enum { CHUNK_ROWS = 64, SECTION_BYTES = 32 << 20, CHUNK_BLOCKS_MAX = 32 };
+enum { CHUNK_ROWS = 64, SECTION_BYTES = 32 << 20 };
 
 static const struct hr_cu_kernel *prefill_of(int level, const struct hr_geom *g)
 {
@@ -51,12 +52,12 @@ static int32_t chunk_blocks(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
 {
     int64_t blocks = hr_blocks_of(n_kv) * g->kv_heads / 128;
     int64_t low = (n_q * g->group * (g->dim + 2) * 10 + 64 * g->dim - 1) / (64 * g->dim);
-    if (blocks > CHUNK_BLOCKS_MAX)
-        blocks = CHUNK_BLOCKS_MAX;
+    if (blocks > HR_CU_CHUNK_BLOCKS_MAX)
+        blocks = HR_CU_CHUNK_BLOCKS_MAX;
     if (low < 4)
         low = 4;
-    if (low > CHUNK_BLOCKS_MAX)
-        low = CHUNK_BLOCKS_MAX;
+    if (low > HR_CU_CHUNK_BLOCKS_MAX)
+        low = HR_CU_CHUNK_BLOCKS_MAX;
     return (int32_t)(blocks > low ? blocks : low);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/output.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/shapes.h"
 #include "kernels/cuda/softmax.cuh"
 #include "kernels/cuda/walk.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -56,7 +57,6 @@ struct shared_words {
     enum work work[TILES];
     float unused;
 };
-static_assert(sizeof(struct shared_words) <= 512, "a launch leaves 512 bytes behind the tiles");
 
 template <int D>
 HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map,
@@ -485,6 +485,16 @@ HR_DEVICE void prefill(const struct hr_cu_attend &a, const CUtensorMap *q_map,
             c.take_turn(); /* takes what the last pass_turn left */
     }
 }
+
+#define CHECK_prefill_90(D, thread_count, shared, tile_rows, carry)                                \
+    static_assert(layout<D>::threads == thread_count && layout<D>::warpgroups * 64 == tile_rows && \
+                      layout<D>::words + sizeof(struct shared_words) <= shared &&                  \
+                      layout<D>::consumers * (D / 2 + 4) == carry,                                 \
+                  "shapes.h");
+#define CHECK_decode_90(...)
+#define CHECK_prefill_80(...)
+#define CHECK_decode_80(...)
+HR_CU_SHAPES(HR_CU_CHECK)
 
 #define PREFILL(name, dim, type)                                                                   \
     extern "C" __global__ void __launch_bounds__(layout<dim>::threads, 1)                          \
