@@ -165,18 +165,20 @@ class Case:
             [64, self.group, self.tokens, 1, 1])
 
     def order(self):
-        """(section, -keys seen, sequence, KV head, first token, tokens): the longest tiles of an
-        L2 section first."""
-        longest = max(keys for _, keys in self.lens)
-        section = max(1, L2_SECTION // max(1, longest * self.dim * 4))
+        """(sequence, KV head, first token, tokens, keys seen), as src/plan.c puts tiles: the
+        longest sequence first, of it as many heads together as the L2 holds K/V of, newest tokens
+        first."""
         order = []
-        for i, (queries, keys) in enumerate(self.lens):
-            for first in range(0, queries, self.tokens):
-                tokens = min(self.tokens, queries - first)
-                seen = min(keys - queries + first + tokens, keys) if self.causal else keys
-                order += [(h // section, -seen, i, h, first, tokens)
-                          for h in range(self.kv_heads)]
-        return sorted(order, key=lambda t: t[:3])
+        for i in sorted(range(len(self.lens)), key=lambda i: -self.lens[i][1]):
+            queries, keys = self.lens[i]
+            together = max(1, L2_SECTION // (keys * self.dim * 4 + 1))
+            for head in range(0, self.kv_heads, together):
+                for first in reversed(range(0, queries, self.tokens)):
+                    tokens = min(self.tokens, queries - first)
+                    seen = min(keys - queries + first + tokens, keys) if self.causal else keys
+                    order += [(i, h, first, tokens, seen)
+                              for h in range(head, min(head + together, self.kv_heads))]
+        return order
 
     def make_tiles(self, lists):
         seqs, row, block = b"", 0, 0
@@ -190,9 +192,9 @@ class Case:
         carry = (self.threads - 128) * (self.dim // 2 + 4)
         order = self.order()
         tiles = b""
-        for at, (_, unseen, i, h, first, tokens) in enumerate(order):
+        for at, (i, h, first, tokens, seen) in enumerate(order):
             n = self.inputs.blocks_of[i]
-            skip = n - (max(0, -unseen) + BLOCK - 1) // BLOCK if lists == "trimmed" else 0
+            skip = n - (max(0, seen) + BLOCK - 1) // BLOCK if lists == "trimmed" else 0
             tiles += struct.pack("<iiqqiiq", i, h, first, at * carry, tokens,
                                  n - skip if lists else -1, list_first[i] + skip)
         self.tiles = upload(tiles)

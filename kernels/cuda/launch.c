@@ -225,6 +225,18 @@ static const struct hr_cu_kernel *loaded(const struct hr_cu_kernels *k, enum hr_
     return i >= 0 && k->functions[i] ? &hr_cu_kernels_all[i] : NULL;
 }
 
+/* The driver encodes maps only where a context is current. */
+static bool encode(struct hr_cu_kernels *k, const struct hr_cu_map_shape *shape,
+                   struct hr_cu_map *map)
+{
+    if (!hr_dev_cuda_enter(k->dev))
+        return false;
+    bool good = hr_dev_cuda_went(k->dev, hr_cu_map_encode(k->cu, shape, map),
+                                 "cuTensorMapEncodeTiled");
+    hr_dev_cuda_leave(k->dev);
+    return good;
+}
+
 static bool map_pages(struct hr_cu_kernels *k, struct hr_cu_class *class, char *why)
 {
     struct hr_cu_map_shape shape =
@@ -234,10 +246,10 @@ static bool map_pages(struct hr_cu_kernels *k, struct hr_cu_class *class, char *
         snprintf(why, HR_DEV_TEXT_BYTES, "tensor map of the K/V pages: %s", refused);
         return false;
     }
-    int result = hr_cu_map_encode(k->cu, &shape, &class->pages);
-    if (!hr_dev_cuda_went(k->dev, result, "cuTensorMapEncodeTiled"))
+    bool good = encode(k, &shape, &class->pages);
+    if (!good)
         snprintf(why, HR_DEV_TEXT_BYTES, "%s", k->dev->ops->error(k->dev));
-    return result == CUDA_SUCCESS;
+    return good;
 }
 
 bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t extent_bytes,
@@ -386,7 +398,7 @@ static void prefill_sm90(struct hr_cu_kernels *k, const struct hr_cu_class *clas
         hr_dev_cuda_kill(k->dev, refused);
         return;
     }
-    if (!hr_dev_cuda_went(k->dev, hr_cu_map_encode(k->cu, &q, &queries), "cuTensorMapEncodeTiled"))
+    if (!encode(k, &q, &queries))
         return;
     k->dev->ops->zero(k->dev, k->counter, sizeof(*k->counter));
     launch(k, kernel, (struct shape){k->multiprocessors, 1, 1, kernel->threads, 1}, parameters,

@@ -69,7 +69,10 @@ static void open_world(struct world *w, const char *device, int64_t wave_blocks)
         exit(77);
     }
     CHECK(status == HR_OK);
-    CHECK(hr_cache_create(w->context, &c, &w->cache) == HR_OK);
+    status = hr_cache_create(w->context, &c, &w->cache);
+    if (status != HR_OK)
+        printf("%s\n", hr_error_text(w->context));
+    CHECK(status == HR_OK);
     CHECK(hr_step_create(w->cache, &limits, &w->step) == HR_OK);
     for (int i = 0; i < SEQS - 1; i++)
         CHECK(hr_seq_create(w->cache, &w->seqs[i]) == HR_OK);

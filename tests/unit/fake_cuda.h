@@ -51,6 +51,12 @@ static bool fake_fails(const char *name)
     if (fake_fails(__func__ + 5))                                                                  \
     return fake.how
 
+/* What a call needs that has to do with memory, streams, events, code or maps. */
+#define FAKE_CALL_WITHIN                                                                           \
+    FAKE_CALL;                                                                                     \
+    if (fake.pushed <= 0)                                                                          \
+    return CUDA_ERROR_INVALID_CONTEXT
+
 static struct fake_entry *fake_log(const char *what, CUstream stream)
 {
     struct fake_entry *e = &fake.log[fake.logged < FAKE_LOG - 1 ? fake.logged++ : fake.logged];
@@ -138,7 +144,7 @@ static CUresult fake_CtxPopCurrent(CUcontext *context)
 
 static CUresult fake_MemGetInfo(size_t *free_bytes, size_t *all)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *free_bytes = fake.free_bytes;
     *all = 2 * fake.free_bytes;
     return CUDA_SUCCESS;
@@ -179,7 +185,7 @@ static CUresult fake_DevicePrimaryCtxRelease(CUdevice device)
 
 static CUresult fake_MemAlloc(CUdeviceptr *memory, size_t bytes)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     if (bytes > fake.free_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *memory = (CUdeviceptr)(uintptr_t)fake_object(bytes);
@@ -189,13 +195,13 @@ static CUresult fake_MemAlloc(CUdeviceptr *memory, size_t bytes)
 static CUresult fake_MemFree(CUdeviceptr memory)
 {
     fake_drop((void *)(uintptr_t)memory);
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_MemHostAlloc(void **memory, size_t bytes, unsigned flags)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *memory = fake_object(bytes);
     return CUDA_SUCCESS;
 }
@@ -203,7 +209,7 @@ static CUresult fake_MemHostAlloc(void **memory, size_t bytes, unsigned flags)
 static CUresult fake_MemFreeHost(void *memory)
 {
     fake_drop(memory);
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
@@ -215,28 +221,28 @@ static void fake_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s
 
 static CUresult fake_MemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream s)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     fake_copy(to, (CUdeviceptr)(uintptr_t)from, bytes, s);
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_MemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream s)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     fake_copy((CUdeviceptr)(uintptr_t)to, from, bytes, s);
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_MemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     fake_copy(to, from, bytes, s);
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_MemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream s)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     memset((void *)(uintptr_t)to, value, bytes);
     fake_log("zero", s);
     return CUDA_SUCCESS;
@@ -244,7 +250,7 @@ static CUresult fake_MemsetD8Async(CUdeviceptr to, unsigned char value, size_t b
 
 static CUresult fake_StreamCreate(CUstream *stream, unsigned flags)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *stream = fake_object(1);
     return CUDA_SUCCESS;
 }
@@ -252,26 +258,26 @@ static CUresult fake_StreamCreate(CUstream *stream, unsigned flags)
 static CUresult fake_StreamDestroy(CUstream stream)
 {
     fake_drop(stream);
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_StreamSynchronize(CUstream stream)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_StreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     fake_log("wait", stream)->event = event;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_EventCreate(CUevent *event, unsigned flags)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *event = fake_object(1);
     return CUDA_SUCCESS;
 }
@@ -279,26 +285,26 @@ static CUresult fake_EventCreate(CUevent *event, unsigned flags)
 static CUresult fake_EventDestroy(CUevent event)
 {
     fake_drop(event);
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_EventRecord(CUevent event, CUstream stream)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     fake_log("record", stream)->event = event;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_EventQuery(CUevent event)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return fake.pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult fake_ModuleLoadData(CUmodule *module, const void *bytes)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *module = fake_object(1);
     return CUDA_SUCCESS;
 }
@@ -306,21 +312,21 @@ static CUresult fake_ModuleLoadData(CUmodule *module, const void *bytes)
 static CUresult fake_ModuleUnload(CUmodule module)
 {
     fake_drop(module);
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return CUDA_SUCCESS;
 }
 
 /* A function is its name. */
 static CUresult fake_ModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *function = (CUfunction)(uintptr_t)name;
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_FuncGetAttribute(int *value, CUfunction_attribute which, CUfunction f)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     *value = which == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 512
              : which == CU_FUNC_ATTRIBUTE_NUM_REGS            ? 32
              : which == CU_FUNC_ATTRIBUTE_PTX_VERSION         ? 90
@@ -330,7 +336,7 @@ static CUresult fake_FuncGetAttribute(int *value, CUfunction_attribute which, CU
 
 static CUresult fake_FuncSetAttribute(CUfunction f, CUfunction_attribute which, int value)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     return value <= 232448 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -341,7 +347,7 @@ static CUresult fake_TensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType 
                                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
                                           CUtensorMapFloatOOBfill fill)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     if ((uintptr_t)map % 64 != 0 || rank != 5 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B)
         return CUDA_ERROR_INVALID_VALUE;
     memset(map, 7, sizeof(*map));
@@ -351,7 +357,7 @@ static CUresult fake_TensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType 
 static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters,
                                     void **extra)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     struct fake_entry *e = fake_log((const char *)f, c->hStream);
     memcpy(e->grid, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ}, sizeof(e->grid));
     memcpy(e->block, (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ}, sizeof(e->block));
@@ -365,7 +371,7 @@ static CUresult fake_MemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t
                                       CUmemcpyAttributes *how, size_t *firsts, size_t hows,
                                       CUstream stream)
 {
-    FAKE_CALL;
+    FAKE_CALL_WITHIN;
     for (size_t i = 0; i < n; i++)
         memcpy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], bytes[i]);
     fake_log("batch", stream);

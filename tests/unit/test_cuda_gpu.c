@@ -114,7 +114,8 @@ struct attention {
     uint32_t pages[BLOCKS], copy_from[2];
     int64_t first_item[2];
     int32_t n_tiles;
-    uint16_t q[QUERIES * HEADS * HR_DIM_MAX], k[KEYS * KV_HEADS * HR_DIM_MAX],
+    _Alignas(16) uint16_t q[QUERIES * HEADS * HR_DIM_MAX]; /* read in such pieces */
+    uint16_t k[KEYS * KV_HEADS * HR_DIM_MAX],
         v[KEYS * KV_HEADS * HR_DIM_MAX];
     float out[QUERIES * HEADS * HR_DIM_MAX], lse[QUERIES * HEADS];
     float state[4 * HEADS * (HR_DIM_MAX + 2)];
