@@ -429,7 +429,7 @@ void hr_cu_decode(struct hr_cu_kernels *k, const struct hr_cu_class *class,
     void *parameters[] = {&mine, map ? (void *)&pages : (void *)&k->dev->arena};
     if (a->n_chunks > 0)
         launch(k, class->decode, (struct shape){a->n_chunks, 1, 1, class->decode->threads, 1},
-               parameters, false, HR_DEV_WORK);
+               parameters, map, HR_DEV_WORK); /* Hopper's waits by itself */
 }
 
 /* Lanes: how a row's partials are cut, hence part of its bits. */

@@ -52,9 +52,16 @@ HR_DEVICE void write_elements(const struct hr_cu_attend &a, const struct tile_vi
     }
 }
 
+/* Whether out is of the kernel's type and its rows lie in 16-byte pieces. */
+template <class T> HR_DEVICE bool rows_are_lines(const struct hr_cu_attend &a)
+{
+    return a.out_type == T::type &&
+           rows_are_wide(a.out, a.out_stride_token, a.out_stride_head, a.out_type);
+}
+
 /* `room`: shared memory of the warpgroup's rows, slabs of 64 columns [row][128 bytes] that lie
  * `slab` bytes apart; a warp uses its own 16 rows, their 16-byte pieces swizzled by the row. */
-template <int D>
+template <int D, class T>
 HR_DEVICE void write_lines(const struct hr_cu_attend &a, const struct tile_view &tile,
                            int32_t group, const float (&o)[D / 2], uint32_t room, uint32_t slab)
 {
@@ -65,9 +72,8 @@ HR_DEVICE void write_lines(const struct hr_cu_attend &a, const struct tile_view 
     for (int j = 0; j < D / 8; j += 2) {
         int32_t piece = j + lane / 16;
         store_matrices(room + piece / 8 * slab + row * 128 + ((piece % 8 ^ row % 8) << 4),
-                       pack_out(a, o[4 * j], o[4 * j + 1]), pack_out(a, o[4 * j + 2], o[4 * j + 3]),
-                       pack_out(a, o[4 * j + 4], o[4 * j + 5]),
-                       pack_out(a, o[4 * j + 6], o[4 * j + 7]));
+                       T::pack(o[4 * j], o[4 * j + 1]), T::pack(o[4 * j + 2], o[4 * j + 3]),
+                       T::pack(o[4 * j + 4], o[4 * j + 5]), T::pack(o[4 * j + 6], o[4 * j + 7]));
     }
     __syncwarp();
 #pragma unroll

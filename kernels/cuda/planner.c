@@ -47,18 +47,35 @@ static int64_t carry_sm90(const struct hr_geom *g, int32_t n)
     return carry(HR_CU_SM90, g);
 }
 
-/* About one chunk per multiprocessor for a sequence alone; partials up to 5 % of the K/V bytes. */
-static int32_t chunk_blocks(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
+static int64_t at_most(int64_t n, int64_t most)
 {
-    int64_t blocks = hr_blocks_of(n_kv) * g->kv_heads / 128;
+    return n < most ? n : most;
+}
+
+/* About one chunk per multiprocessor for a sequence alone, two where they would become long;
+ * partials up to 5 % of the K/V bytes. */
+static int32_t chunk_blocks(int64_t n_kv, int64_t n_q, const struct hr_geom *g, int64_t most)
+{
+    int64_t work = hr_blocks_of(n_kv) * g->kv_heads, blocks = at_most(work / 128, 32);
     int64_t low = (n_q * g->group * (g->dim + 2) * 10 + 64 * g->dim - 1) / (64 * g->dim);
-    if (blocks > HR_CU_CHUNK_BLOCKS_MAX)
-        blocks = HR_CU_CHUNK_BLOCKS_MAX;
-    if (low < 4)
-        low = 4;
-    if (low > HR_CU_CHUNK_BLOCKS_MAX)
-        low = HR_CU_CHUNK_BLOCKS_MAX;
-    return (int32_t)(blocks > low ? blocks : low);
+    if (blocks < work / 256)
+        blocks = work / 256;
+    if (blocks < low)
+        blocks = low;
+    return (int32_t)at_most(blocks < 4 ? 4 : blocks, most);
+}
+
+static int32_t chunk_blocks_sm80(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
+{
+    return chunk_blocks(n_kv, n_q, g, HR_CU_CHUNK_BLOCKS_MAX);
+}
+
+/* The portable kernel serves some dims here too. */
+static int32_t chunk_blocks_sm90(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
+{
+    int32_t i = hr_cu_kernel_find(HR_CU_DECODE, HR_CU_SM90, g->dim, g->dtype);
+    bool own = i >= 0 && hr_cu_kernels_all[i].level >= HR_CU_SM90;
+    return chunk_blocks(n_kv, n_q, g, own ? 4 * HR_CU_CHUNK_BLOCKS_MAX : HR_CU_CHUNK_BLOCKS_MAX);
 }
 
 const struct hr_kernels *hr_cu_planner(int level)
@@ -70,7 +87,7 @@ const struct hr_kernels *hr_cu_planner(int level)
         .tile_rows_min = CHUNK_ROWS,
         .tile_rows = rows_sm80,
         .carry_floats = carry_sm80,
-        .chunk_blocks = chunk_blocks,
+        .chunk_blocks = chunk_blocks_sm80,
         .section_bytes = SECTION_BYTES,
     };
     static const struct hr_kernels sm90 = {
@@ -80,7 +97,7 @@ const struct hr_kernels *hr_cu_planner(int level)
         .tile_rows_min = CHUNK_ROWS,
         .tile_rows = rows_sm90,
         .carry_floats = carry_sm90,
-        .chunk_blocks = chunk_blocks,
+        .chunk_blocks = chunk_blocks_sm90,
         .section_bytes = SECTION_BYTES,
     };
     return level >= HR_CU_SM90 ? &sm90 : &sm80;

@@ -18,9 +18,8 @@ enum {
     TILES = 2,   /* the consumers' and the next one; more would unbalance the CTAs */
     QUERIES = 2, /* tiles of Q */
     STAGES_MAX = 4,
-    GROUPS = KEYS / 8, /* of columns */
-    TURN = 1,          /* named barriers of the consumers' turns: TURN + warpgroup */
-    /* shared_words.bits */
+    TURN = 1, /* named barriers of the consumers' turns: TURN + warpgroup */
+    BITS = 2,
     LAST = 1,        /* no block follows */
     NEXT_PARTLY = 2, /* not every row sees all keys of the next one */
 };
@@ -31,7 +30,8 @@ template <int D> struct layout {
     static constexpr int threads = consumers + 128;
     static constexpr int producer_registers = warpgroups == 3 ? 32 : 40;
     static constexpr int consumer_registers = warpgroups == 3 ? 160 : 232;
-    static constexpr int early_groups = 4; /* weighed while O is still being multiplied */
+    static constexpr int early =
+        D == 64 ? 4 : 8; /* pairs of weights taken while O is still being multiplied */
     static constexpr int stages = D == 64 ? 4 : 2;
     /* Shared memory; slabs are 64 columns wide: [row][128 bytes], swizzled. */
     static constexpr int slabs = D / 64;
@@ -51,7 +51,7 @@ struct shared_words {
     uint64_t k_full[STAGES_MAX], k_empty[STAGES_MAX];
     uint64_t v_full[STAGES_MAX], v_empty[STAGES_MAX];
     uint64_t tile_full[TILES], tile_empty[TILES];
-    int32_t block[STAGES_MAX], bits[STAGES_MAX]; /* of the K stage */
+    uint32_t block[STAGES_MAX]; /* of the K stage, with bits: block << BITS | bits */
     struct tile_view tile[TILES];
     struct walk walk[TILES];
     enum work work[TILES];
@@ -113,10 +113,9 @@ HR_DEVICE void load_keys(const CUtensorMap *map, uint32_t base, struct shared_wo
         uint32_t full = shared_address(&w->k_full[stages.at]);
         int32_t page = walk.page(block);
         following = walk.next();
-        int32_t bits = (following < 0 ? LAST : 0) | (walk.whole(following) ? 0 : NEXT_PARTLY);
+        uint32_t bits = (following < 0 ? LAST : 0) | (walk.whole(following) ? 0 : NEXT_PARTLY);
         barrier_wait(shared_address(&w->k_empty[stages.at]), stages.phase ^ 1);
-        w->block[stages.at] = block;
-        w->bits[stages.at] = bits;
+        w->block[stages.at] = (uint32_t)block << BITS | bits;
         barrier_expect(full, l::kv_bytes);
         tensor_load5(base + l::k + stages.at * l::kv_bytes, map, full, 0, 0, 0, 0, page);
         stages.next(l::stages);
@@ -135,6 +134,7 @@ HR_DEVICE void produce_keys(const struct hr_cu_attend &a, const CUtensorMap *q_m
         if (work == NO_BLOCKS)
             continue;
         barrier_wait(shared_address(&w->q_empty[queries.at]), queries.phase ^ 1);
+        shared_fence_async(); /* the warps wrote output there */
         load_queries<D>(a, q_map, w->tile[tiles.at],
                         base + l::q + queries.at * l::slabs * l::q_slab,
                         shared_address(&w->q_full[queries.at]));
@@ -184,6 +184,7 @@ HR_DEVICE void multiply_values(float (&o)[D / 2], const uint32_t (&p)[KEYS / 4],
 /* One consumer warpgroup. */
 template <int D, class T> struct consumer {
     using l = layout<D>;
+    static constexpr int EARLY = l::early;
     const struct hr_cu_attend &a;
     struct shared_words *w;
     uint32_t base;
@@ -199,6 +200,23 @@ template <int D, class T> struct consumer {
             barrier_arrive(shared_address(barrier));
     }
 
+    __device__ __forceinline__ enum work await_tile(const struct ring &at) const
+    {
+        barrier_wait(shared_address(&w->tile_full[at.at]), at.phase);
+        return w->work[at.at];
+    }
+
+    __device__ __forceinline__ void await_queries(const struct ring &at) const
+    {
+        barrier_wait(shared_address(&w->q_full[at.at]), at.phase);
+    }
+
+    /* The warpgroup's rows of Q. */
+    __device__ __forceinline__ uint32_t my_queries(const struct ring &at) const
+    {
+        return base + l::q + at.at * l::slabs * l::q_slab + group * 64 * 128;
+    }
+
     __device__ __forceinline__ void take_turn(void) { named_sync(TURN + group, 256); }
 
     __device__ __forceinline__ void pass_turn(void)
@@ -206,11 +224,11 @@ template <int D, class T> struct consumer {
         named_arrive(TURN + (group == l::warpgroups - 1 ? 0 : group + 1), 256);
     }
 
-    /* ptxas would hoist the wait for O above the exponentials, and let the rescale's factors come
-     * late; it does not cross a branch that only numbers above 2^60 would take. */
-    __device__ __forceinline__ void hold_back(const float (&alpha)[2])
+    /* ptxas would hoist the wait for O above the exponentials; it does not cross a branch that only
+     * numbers above 2^60 would take. */
+    __device__ __forceinline__ void hold_back(void)
     {
-        float x = fmaxf(fmaxf(rows.sum[0], rows.sum[1]), fmaxf(alpha[0], alpha[1]));
+        float x = fmaxf(rows.sum[0], rows.sum[1]);
         if (__any_sync(0xffffffffu, x > 0x1p60f))
             *reinterpret_cast<volatile float *>(&w->unused) = x;
     }
@@ -258,6 +276,17 @@ template <int D, class T> struct consumer {
         wgmma_commit();
     }
 
+    /* Both, in turn with the other warpgroups. */
+    __device__ __forceinline__ void start_both(float (&s)[KEYS / 2], uint32_t q,
+                                               const uint32_t (&p)[KEYS / 4])
+    {
+        take_turn();
+        registers_fence(o);
+        start_scores(s, q);
+        start_output(p);
+        pass_turn();
+    }
+
     __device__ __forceinline__ void output_done(void)
     {
         wgmma_wait<0>();
@@ -266,117 +295,169 @@ template <int D, class T> struct consumer {
         values.next(l::stages);
     }
 
-    /* Column groups from `from` on: the rest of the weights, and the rescale of O, which hides
-     * behind the exponentials. */
-    template <int from>
-    __device__ __forceinline__ void settle(float (&s)[KEYS / 2], const float (&alpha)[2],
-                                           uint32_t (&p)[KEYS / 4])
+    __device__ __forceinline__ void begin_weights(const float (&s)[KEYS / 2],
+                                                  float2 (&early)[EARLY])
     {
-        constexpr int share = (D / 2 + GROUPS - from - 1) / (GROUPS - from);
+        rows.restart_sums();
 #pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
-            if (j >= from) {
-                rows.weigh(a, j, s);
+        for (int i = 0; i < EARLY; i++)
+            early[i] = rows.weigh(a, i, s);
+    }
+
+    /* The other weights, once p and O are no more in use. */
+    __device__ __forceinline__ void end_weights(const float (&s)[KEYS / 2],
+                                                const float2 (&early)[EARLY],
+                                                uint32_t (&p)[KEYS / 4])
+    {
+        float alpha[2] = {1.0f, 1.0f};
 #pragma unroll
-                for (int i = (j - from) * share; i < (j - from + 1) * share && i < D / 2; i++)
-                    o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
-            }
-            p[2 * j] = T::pack(s[4 * j], s[4 * j + 1]);
-            p[2 * j + 1] = T::pack(s[4 * j + 2], s[4 * j + 3]);
+        for (int i = 0; i < KEYS / 4; i++) {
+            float2 pair = i < EARLY ? early[i] : rows.weigh(a, i, s);
+            p[i] = T::pack(pair.x, pair.y);
         }
+        if (rows.must_raise())
+            weigh_again<false>(s, alpha, p);
         rows.add_up(alpha);
     }
 
-    /* A tile's newest block: its weights go to p. Its bits. */
-    __device__ __forceinline__ int32_t first_block(uint32_t q, uint32_t (&p)[KEYS / 4])
+    template <bool fresh>
+    __device__ __forceinline__ void weigh_again(const float (&s)[KEYS / 2], float (&alpha)[2],
+                                                uint32_t (&p)[KEYS / 4])
     {
-        float s[KEYS / 2], alpha[2];
-        keys_there = false;
-        await_keys();
-        start_scores(s, q); /* out of turn: no softmax is there to hide yet */
-        int32_t block = w->block[keys.at], bits = w->bits[keys.at];
-        wgmma_wait<0>();
-        scores_done(s);
-        rows.limit(a, w->tile[tiles.at], group, block, s);
         rows.raise(a, s, alpha);
-        look();
-        settle<0>(s, alpha, p);
-        return bits;
+        rows.restart_sums();
+        if (!fresh) {
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+        }
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++) {
+            float2 pair = rows.weigh(a, i, s);
+            p[i] = T::pack(pair.x, pair.y);
+        }
     }
 
-    /* Another block, while the weights in p of the one before it meet their V. Its bits. */
-    template <bool whole>
-    __device__ __forceinline__ int32_t next_block(uint32_t q, uint32_t (&p)[KEYS / 4])
+    __device__ __forceinline__ void weigh_first(uint32_t block, float (&s)[KEYS / 2],
+                                                uint32_t (&p)[KEYS / 4])
     {
-        float s[KEYS / 2], alpha[2];
-        take_turn();
-        registers_fence(o);
-        start_scores(s, q);
-        start_output(p);
-        pass_turn();
-        int32_t block = whole ? 0 : w->block[keys.at], bits = w->bits[keys.at];
+        rows.limit(a, w->tile[tiles.at], group, (int32_t)(block >> BITS), s);
+        if (a.first) { /* no row has a reference, O is 0 */
+            float alpha[2] = {1.0f, 1.0f};
+            rows.restart_sums();
+            weigh_again<true>(s, alpha, p);
+            rows.add_up(alpha);
+        } else {
+            float2 early[EARLY];
+            begin_weights(s, early);
+            end_weights(s, early, p);
+        }
+    }
+
+    /* The newest block of a tile with no tile before it. Its weights go to p. The block. */
+    __device__ __forceinline__ uint32_t first_block(uint32_t (&p)[KEYS / 4])
+    {
+        float s[KEYS / 2];
+        await_queries(queries);
+        keys_there = false;
+        await_keys();
+        start_scores(s, my_queries(queries)); /* out of turn: no softmax is there to hide yet */
+        uint32_t block = w->block[keys.at];
+        wgmma_wait<0>();
+        scores_done(s);
+        look();
+        weigh_first(block, s, p);
+        return block;
+    }
+
+    /* Another block, while the weights in p of the one before it meet their V. The block. */
+    template <bool whole> __device__ __forceinline__ uint32_t next_block(uint32_t (&p)[KEYS / 4])
+    {
+        float s[KEYS / 2];
+        float2 early[EARLY];
+        start_both(s, my_queries(queries), p);
+        uint32_t block = w->block[keys.at];
         wgmma_wait<1>();
         scores_done(s);
         if (!whole)
-            rows.limit(a, w->tile[tiles.at], group, block, s);
-        rows.raise(a, s, alpha);
-#pragma unroll
-        for (int j = 0; j < l::early_groups; j++)
-            rows.weigh(a, j, s);
-        hold_back(alpha);
+            rows.limit(a, w->tile[tiles.at], group, (int32_t)(block >> BITS), s);
+        begin_weights(s, early);
+        hold_back();
         output_done();
         look();
-        settle<l::early_groups>(s, alpha, p);
-        return bits;
+        end_weights(s, early, p);
+        return block;
     }
 
-    /* The warpgroup's rows of Q. */
-    __device__ __forceinline__ uint32_t my_queries(void) const
+    /* The newest block of the next tile, while the last weights of this one meet their V. */
+    __device__ __forceinline__ uint32_t next_tile(uint32_t (&p)[KEYS / 4])
     {
-        return base + l::q + queries.at * l::slabs * l::q_slab + group * 64 * 128;
+        float s[KEYS / 2];
+        struct ring next = queries;
+        next.next(QUERIES);
+        await_queries(next);
+        await_keys();
+        await_values();
+        start_both(s, my_queries(next), p);
+        uint32_t block = w->block[keys.at];
+        wgmma_wait<1>();
+        scores_done(s);
+        output_done();
+        look();
+        leave(true);
+        load_carry();
+        weigh_first(block, s, p);
+        return block;
     }
 
-    /* The blocks of one tile. */
-    __device__ __forceinline__ void run_blocks(void)
+    /* The tile at hand and those behind it, as long as they have blocks. */
+    __device__ __forceinline__ void run_tiles(void)
     {
-        uint32_t q = my_queries();
         uint32_t p[KEYS / 4];
-        barrier_wait(shared_address(&w->q_full[queries.at]), queries.phase);
-        int32_t bits = first_block(q, p);
-        while (!(bits & LAST)) {
-            await_keys();
-            await_values();
-            if (bits & NEXT_PARTLY)
-                bits = next_block<false>(q, p);
-            else
-                bits = next_block<true>(q, p);
+        uint32_t block = first_block(p);
+        for (;;) {
+            while (!(block & LAST)) {
+                await_keys();
+                await_values();
+                if (block & NEXT_PARTLY)
+                    block = next_block<false>(p);
+                else
+                    block = next_block<true>(p);
+            }
+            struct ring next = tiles;
+            next.next(TILES);
+            if (await_tile(next) != BLOCKS)
+                break;
+            block = next_tile(p);
         }
         await_values();
         registers_fence(o);
         start_output(p);
         output_done();
+        leave(true);
     }
 
     /* Ends a tile. Lines of output are put together where its Q was, if it had one. */
-    __device__ __forceinline__ void leave(const struct tile_view &tile, bool had_blocks)
+    __device__ __forceinline__ void leave(bool had_blocks)
     {
+        const struct tile_view tile = w->tile[tiles.at];
         if (!a.last) {
             store_carry(tile);
         } else {
             close_rows<D>(a, tile, group, rows, o);
-            bool wide = a.out_type != HR_FP32 &&
-                        rows_are_wide(a.out, a.out_stride_token, a.out_stride_head, a.out_type);
-            if (had_blocks && wide)
-                write_lines<D>(a, tile, group, o, my_queries(), l::q_slab);
+            if (had_blocks && rows_are_lines<T>(a))
+                write_lines<D, T>(a, tile, group, o, my_queries(queries), l::q_slab);
             else
                 write_elements<D>(a, tile, group, o);
         }
-        if (!had_blocks)
-            return;
-        shared_fence_async(); /* the next Q comes by the copy engine */
+        if (had_blocks) {
+            __syncwarp();
+            release(&w->q_empty[queries.at]);
+            queries.next(QUERIES);
+        }
         __syncwarp();
-        release(&w->q_empty[queries.at]);
-        queries.next(QUERIES);
+        release(&w->tile_empty[tiles.at]);
+        tiles.next(TILES);
     }
 
     __device__ __forceinline__ int consumer_thread(void) const
@@ -384,15 +465,16 @@ template <int D, class T> struct consumer {
         return threadIdx.x - 128;
     }
 
-    __device__ __forceinline__ void load_carry(const struct tile_view &tile)
+    /* Of the tile at hand. */
+    __device__ __forceinline__ void load_carry(void)
     {
-        const float *from = a.state + tile.carry + consumer_thread();
+        const float *from = a.state + w->tile[tiles.at].carry + consumer_thread();
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             o[i] = a.first ? 0.0f : from[(i + 4) * l::consumers];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            rows.m[i] = a.first ? -CUDART_INF_F : from[i * l::consumers];
+            rows.refer(a, i, a.first ? -CUDART_INF_F : from[i * l::consumers]);
             rows.l[i] = a.first ? 0.0f : from[(i + 2) * l::consumers];
         }
     }
@@ -412,19 +494,12 @@ template <int D, class T> struct consumer {
 
     __device__ __forceinline__ void run(void)
     {
-        for (;;) {
-            barrier_wait(shared_address(&w->tile_full[tiles.at]), tiles.phase);
-            const struct tile_view &tile = w->tile[tiles.at];
-            if (w->work[tiles.at] == NO_MORE)
-                return;
-            load_carry(tile);
-            bool blocks = w->work[tiles.at] == BLOCKS;
-            if (blocks)
-                run_blocks();
-            leave(tile, blocks);
-            __syncwarp();
-            release(&w->tile_empty[tiles.at]);
-            tiles.next(TILES);
+        for (enum work work; (work = await_tile(tiles)) != NO_MORE;) {
+            load_carry();
+            if (work == BLOCKS)
+                run_tiles();
+            else
+                leave(false);
         }
     }
 };

@@ -16,6 +16,33 @@ HR_DEVICE uint32_t shared_address(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/* For tests: barriers that come late must not change a bit. The warp waits for 0 to 2,047 clocks,
+ * now and then for 16 times as long, as the clock's low bits will have it. */
+HR_DEVICE void come_late(void)
+{
+#ifdef HR_CU_DELAYS
+    asm volatile("{\n\t"
+                 ".reg .u32 from, now, wait;\n\t"
+                 ".reg .pred often, early;\n\t"
+                 "mov.u32 from, %%clock;\n\t"
+                 "mov.u32 wait, %%tid.x;\n\t"
+                 "shr.u32 wait, wait, 5;\n\t"
+                 "mad.lo.u32 wait, wait, 0x85ebca6b, from;\n\t"
+                 "mul.lo.u32 wait, wait, 0x9e3779b1;\n\t"
+                 "and.b32 now, wait, 0x1f00;\n\t"
+                 "setp.ne.u32 often, now, 0;\n\t"
+                 "shr.u32 wait, wait, 17;\n\t"
+                 "@often and.b32 wait, wait, 2047;\n\t"
+                 "late:\n\t"
+                 "mov.u32 now, %%clock;\n\t"
+                 "sub.u32 now, now, from;\n\t"
+                 "setp.lt.u32 early, now, wait;\n\t"
+                 "@early bra late;\n\t"
+                 "}" ::
+                     : "memory");
+#endif
+}
+
 /* 9.7.13.15.9 mbarrier.init */
 HR_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
 {
@@ -25,12 +52,14 @@ HR_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
 /* 9.7.13.15.13 mbarrier.arrive */
 HR_DEVICE void barrier_arrive(uint32_t barrier)
 {
+    come_late();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* 9.7.13.15.11 mbarrier.arrive.expect_tx */
 HR_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
 {
+    come_late();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
@@ -39,6 +68,7 @@ HR_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
  * waiting thread sleeps until then instead of asking again and again. */
 HR_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 {
+    come_late();
     asm volatile("{\n\t"
                  ".reg .pred done;\n\t"
                  "again:\n\t"
@@ -76,6 +106,7 @@ HR_DEVICE void barrier_init_fence(void)
 HR_DEVICE void tensor_load5(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1,
                             int c2, int c3, int c4)
 {
+    come_late();
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
@@ -102,11 +133,13 @@ template <int count> HR_DEVICE void registers_give(void)
 /* 9.7.13.1 bar.sync, bar.arrive */
 HR_DEVICE void named_sync(uint32_t id, uint32_t threads)
 {
+    come_late();
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 HR_DEVICE void named_arrive(uint32_t id, uint32_t threads)
 {
+    come_late();
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
@@ -183,6 +216,14 @@ HR_DEVICE void wgmma_commit(void)
 template <int pending> HR_DEVICE void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* 10.1 %tid, read where it is used: what is computed from it is not kept in registers. */
+HR_DEVICE int32_t thread_now(void)
+{
+    int32_t x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
 }
 
 /* A value of which the compiler knows nothing. */

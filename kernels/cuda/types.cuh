@@ -3,10 +3,13 @@
 #ifndef HR_KERNELS_CUDA_TYPES_CUH
 #define HR_KERNELS_CUDA_TYPES_CUH
 
+#include "headrace/types.h"
 #include "kernels/cuda/ptx.cuh"
 
 /* pack: two numbers, rounded to nearest even (9.7.9.22 cvt). */
 struct bf16 {
+    static constexpr int32_t type = HR_BF16;
+
     static __device__ __forceinline__ uint32_t pack(float low, float high)
     {
         uint32_t pair;
@@ -21,6 +24,8 @@ struct bf16 {
 };
 
 struct fp16 {
+    static constexpr int32_t type = HR_FP16;
+
     static __device__ __forceinline__ uint32_t pack(float low, float high)
     {
         uint32_t pair;

@@ -409,7 +409,7 @@ static void test_launches(void **state)
             expect_launch(at + 1, "hr_decode_sm80_d128_bf16", (unsigned[]){40, 1, 1}, 128, 1);
         }
         expect_launch(at + 2, "hr_fold", (unsigned[]){2, 16, 1}, 64, 4);
-        assert_int_equal(fake.log[at + 1].attributes, 0);
+        assert_int_equal(fake.log[at + 1].attributes, sm == 90);
         assert_int_equal(fake.log[at + 2].attributes, 1);
         expect_launch(at + 3, "hr_append", (unsigned[]){2, 2, 65535}, 128, 1);
         expect_launch(at + 4, "hr_stage", (unsigned[]){3, 1, 1}, 256, 1);
