@@ -166,12 +166,13 @@ class Case:
 
     def order(self):
         """(sequence, KV head, first token, tokens, keys seen), as src/plan.c puts tiles: the
-        longest sequence first, of it as many heads together as the L2 holds K/V of, newest tokens
-        first."""
+        longest sequence first, of it as many heads together as the L2 holds K/V of, in equal
+        shares, newest tokens first."""
         order = []
         for i in sorted(range(len(self.lens)), key=lambda i: -self.lens[i][1]):
             queries, keys = self.lens[i]
-            together = max(1, L2_SECTION // (keys * self.dim * 4 + 1))
+            fit = max(1, L2_SECTION // max(1, keys * self.dim * 4))
+            together = -(-self.kv_heads // -(-self.kv_heads // fit))
             for head in range(0, self.kv_heads, together):
                 for first in reversed(range(0, queries, self.tokens)):
                     tokens = min(self.tokens, queries - first)
@@ -227,8 +228,6 @@ class Case:
 
     def launch(self, arguments):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        call("cuMemsetD32Async", ctypes.c_uint64(self.counter.data_ptr()), 0, ctypes.c_size_t(1),
-             stream)
         parameters = (ctypes.c_void_p * 3)(ctypes.addressof(arguments), self.q_map,
                                            self.inputs.kv_map)
         grid = torch.cuda.get_device_properties(0).multi_processor_count

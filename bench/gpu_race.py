@@ -27,18 +27,23 @@ def timed_ms(work):
     return begin.elapsed_time(end)
 
 
+def captured(name, run, times, calls):
+    """A graph of run() so many times, which are so many calls."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return Lane(name, graph, calls, timed_ms(graph.replay))
+
+
 def lane(name, run):
     """A graph of about BURST_MS of calls."""
     for _ in range(2):
         run()
     calls = max(1, round(BURST_MS / timed_ms(run)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            run()
-    graph.replay()
-    torch.cuda.synchronize()
-    return Lane(name, graph, calls, timed_ms(graph.replay))
+    return captured(name, run, calls, calls)
 
 
 def lanes_of(contestants):

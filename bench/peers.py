@@ -16,10 +16,7 @@ Needs torch; FlashAttention-3 (fa3_fwd_interface) and FlashInfer if they can be 
 """
 import argparse
 import collections
-import json
 import math
-import os
-import platform
 import random
 import sys
 
@@ -29,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import gpu_race
 from gpu_case import BLOCK, Case, Inputs, need_hopper
 from gpu_energy import Monitor
+from gpu_report import Report
 
 Cell = collections.namedtuple("Cell", "dim heads kv_heads n batch causal keys")
 Kernel = collections.namedtuple("Kernel", "path threads shared rows", defaults=(0, 0, 0))
@@ -112,7 +110,8 @@ def torch_peer(backend):
 
 def fa3_peer(cell, q, k, v):
     from fa3_fwd_interface import flash_attn_func
-    return lambda: flash_attn_func(q, k, v, causal=bool(cell.causal))
+    splits = 1 if cell.n > 1 else 0  # 0: as many as its heuristic finds best
+    return lambda: flash_attn_func(q, k, v, causal=bool(cell.causal), num_splits=splits)
 
 
 def flashinfer_peer(cell, q, k, v):
@@ -160,49 +159,6 @@ def agreeing(contestants):
         else:
             print(f"  {name} DIFFERS: {error:.1e} of the largest", flush=True)
     return same
-
-
-class Report:
-    def __init__(self):
-        self.results, self.mhz = [], []
-
-    def add(self, goal, case, figures, ours):
-        """figures: of all contestants; each of ours against the fastest of the others."""
-        others = [f for f in figures if f.name not in ours]
-        best = max(others, key=lambda f: f.tflops, default=None)
-        texts = []
-        for f in figures:
-            ratio = f" {f.tflops / best.tflops:.3f}x" if best and f.name in ours else ""
-            power = f" {f.watts:.0f}W {f.joules * 1e3:.4g}mJ" if f.joules else ""
-            texts.append(f"{f.name} {f.tflops:.1f}{ratio} {f.mhz:.0f}MHz{power}")
-            if f.name in ours:
-                self.results.append(self.result(goal, case, f, best, len(ours) > 1))
-        self.mhz += [f.mhz for f in figures]
-        print(f"{case:46s} {' | '.join(texts)}", flush=True)
-
-    @staticmethod
-    def result(goal, case, figure, best, several):
-        result = {"goal": goal, "case": f"{case} {figure.name}" if several else case,
-                  "value": round(figure.tflops, 1), "unit": "TFLOP/s",
-                  "clock_mhz": figure.mhz}
-        if best:
-            result.update(peer=best.name, peer_value=round(best.tflops, 1),
-                          ratio=round(figure.tflops / best.tflops, 3))
-        if figure.joules:
-            result.update(watts=round(figure.watts), joules=figure.joules)
-        if best and best.joules:
-            result.update(peer_watts=round(best.watts), peer_joules=best.joules)
-        return result
-
-    def write(self, path):
-        file = {"commit": os.environ.get("HEADRACE_COMMIT"),
-                "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, torch "
-                           f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}",
-                "gpu": torch.cuda.get_device_name(),
-                "clock_mhz": max(self.mhz, default=None), "results": self.results}
-        with open(path, "w", encoding="utf-8") as out:
-            json.dump(file, out, indent=1)
-            out.write("\n")
 
 
 class Bench:

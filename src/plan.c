@@ -76,14 +76,17 @@ static bool make_room(struct hr_plan *plan, const struct hr_plan_input *in, stru
                          sizeof(*plan->folds));
 }
 
-/* Heads whose tiles run together: all, or as many as have K/V that a cache keeps. */
+/* Heads whose tiles run together: as many as have K/V that a cache keeps, in equal shares; a small
+ * share left over would end with long tiles on few processors. */
 static int32_t heads_together(const struct hr_plan_input *in, int32_t seq)
 {
-    int32_t heads = in->geom->kv_heads;
+    int64_t heads = in->geom->kv_heads, room = in->kernels->section_bytes;
     int64_t bytes =
         in->shapes[seq].n_kv * 2 * in->geom->dim * (int64_t)hr_dtype_bytes(in->geom->dtype);
-    int64_t fit = in->kernels->section_bytes ? in->kernels->section_bytes / (bytes + 1) : heads;
-    return fit < 1 ? 1 : fit < heads ? (int32_t)fit : heads;
+    if (room == 0 || bytes * heads <= room)
+        return (int32_t)heads;
+    int64_t fit = room / bytes, shares = fit < 1 ? heads : (heads + fit - 1) / fit;
+    return (int32_t)((heads + shares - 1) / shares);
 }
 
 /* The newest tokens first: under a causal mask they have the most keys. Heads innermost, so that

@@ -13,11 +13,10 @@
 struct chunk_view {
     int64_t n_kv, n_q, q_row, partial;
     int32_t head, rows;
-    int32_t idle;  /* none of its blocks is of this wave */
     int32_t fresh; /* its newest block is */
 
-    /* `walk` then gives its blocks of this wave. */
-    __device__ __forceinline__ void begin(const struct hr_cu_attend &a,
+    /* `walk` then gives its blocks of this wave; false: there is none. */
+    __device__ __forceinline__ bool begin(const struct hr_cu_attend &a,
                                           const struct hr_chunk &chunk, struct walk &walk)
     {
         struct hr_cu_seq seq = a.seqs[chunk.seq];
@@ -29,13 +28,13 @@ struct chunk_view {
         walk.top = min(walk.top, (int32_t)newest);
         walk.bottom = max(walk.bottom, (int32_t)chunk.block);
         fresh = n - a.wave_begin >= newest;
-        idle = min(n - a.wave_begin, newest) <= max(n - a.wave_end, chunk.block);
         n_kv = seq.n_kv;
         n_q = seq.n_q;
         q_row = seq.q_row;
         partial = chunk.partial;
         head = chunk.head;
         rows = (int32_t)seq.n_q * a.group;
+        return min(n - a.wave_begin, newest) > max(n - a.wave_end, chunk.block);
     }
 };
 

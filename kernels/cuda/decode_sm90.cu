@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The split path on Hopper: one CTA per chunk, several per multiprocessor. A producer warp streams
- * K and V through one ring, in the order of their use; one consumer warpgroup holds all rows
- * (token, g) of the KV head as the 64 rows of its tensor core products. The rows that are padding
- * cost time of the tensor cores, of which there is plenty: the kernel waits for memory. */
+/* The split path on Hopper: two CTAs per multiprocessor take chunks in turn. A producer thread
+ * streams K and V through one ring, in the order of their use and from one chunk into the next; one
+ * consumer warpgroup holds all rows (token, g) of the KV head as the 64 rows of its tensor core
+ * products. The rows that are padding cost time of the tensor cores, of which there is plenty: the
+ * kernel waits for memory. */
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
@@ -16,7 +17,8 @@ enum {
     CONSUMERS = 128, /* threads */
     THREADS = CONSUMERS + 128,
     STAGES_MAX = 8,
-    READY = 1, /* named barrier of the consumers */
+    CHUNKS = 2, /* the consumers' and the next one */
+    READY = 1,  /* named barrier of the consumers */
 };
 
 template <int D> struct layout {
@@ -36,17 +38,19 @@ template <int D> struct layout {
 
 struct shared_words {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
-    int32_t block[STAGES_MAX];  /* of a stage with K; -1: no more */
-    int32_t partly[STAGES_MAX]; /* not every row sees all its keys */
-    struct chunk_view chunk;
+    uint64_t chunk_full[CHUNKS], chunk_empty[CHUNKS];
+    uint32_t word[STAGES_MAX]; /* of a stage with K */
+    struct chunk_view chunk[CHUNKS];
+    enum work work[CHUNKS];
 };
 
 template <int D> struct producer {
     using l = layout<D>;
+    const struct hr_cu_attend &a;
     const CUtensorMap *map;
     struct shared_words *w;
     uint32_t base;
-    struct ring stages;
+    struct ring stages, chunks;
 
     __device__ __forceinline__ void await_room(void)
     {
@@ -61,25 +65,43 @@ template <int D> struct producer {
         stages.next(l::stages);
     }
 
-    __device__ __forceinline__ void run(struct walk walk)
+    __device__ __forceinline__ void load_blocks(struct walk walk, int32_t block)
     {
-        int32_t head = w->chunk.head, block = walk.next();
-        uint32_t page = block < 0 ? 0 : walk.pages[block] + head;
+        int32_t page = walk.page(block);
         while (block >= 0) {
             int32_t after = walk.next();
-            uint32_t page_after = after < 0 ? 0 : walk.pages[after] + head; /* ahead of its use */
+            int32_t page_after = after < 0 ? 0 : walk.page(after); /* ahead of its use */
             await_room();
-            w->block[stages.at] = block;
-            w->partly[stages.at] = !walk.whole(block);
+            w->word[stages.at] = walk.word(block, after);
             load(page, 0);
             await_room();
             load(page, 1);
             block = after;
             page = page_after;
         }
-        await_room();
-        w->block[stages.at] = -1;
-        barrier_arrive(shared_address(&w->full[stages.at]));
+    }
+
+    __device__ __forceinline__ void hand_over(enum work work)
+    {
+        w->work[chunks.at] = work;
+        barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
+        chunks.next(CHUNKS);
+    }
+
+    __device__ __forceinline__ void run(void)
+    {
+        for (int32_t i = blockIdx.x; i < a.n_chunks; i += gridDim.x) {
+            struct walk walk;
+            barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
+            if (!w->chunk[chunks.at].begin(a, a.chunks[i], walk))
+                continue;
+            int32_t block = walk.next();
+            hand_over(block < 0 ? NO_BLOCKS : BLOCKS);
+            if (block >= 0)
+                load_blocks(walk, block);
+        }
+        barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
+        hand_over(NO_MORE);
     }
 };
 
@@ -102,15 +124,20 @@ template <int D, class T> struct consumer {
     struct shared_words *w;
     uint8_t *memory;
     uint32_t base;
-    struct ring stages;
+    struct ring stages, chunks;
     float o[D / 2];
     struct split_rows rows;
+
+    __device__ __forceinline__ const struct chunk_view &chunk(void) const
+    {
+        return w->chunk[chunks.at];
+    }
 
     /* Rows past the last are zeros. */
     __device__ __forceinline__ void load_queries(void)
     {
         const int pieces = D / 8;
-        const struct chunk_view &chunk = w->chunk;
+        const struct chunk_view &chunk = this->chunk();
         const uint16_t *q = static_cast<const uint16_t *>(a.q);
 #pragma unroll
         for (int i = 0; i < ROWS * pieces / CONSUMERS; i++) {
@@ -129,21 +156,21 @@ template <int D, class T> struct consumer {
     /* One of the thread's two rows in the partial: its o, and m with l behind the m of all. */
     __device__ __forceinline__ float *partial_o(int r) const
     {
-        return a.state + w->chunk.partial + (rows.first_row() + 8 * r) * D + threadIdx.x % 4 * 2;
+        return a.state + chunk().partial + (rows.first_row() + 8 * r) * D + threadIdx.x % 4 * 2;
     }
 
     __device__ __forceinline__ float *partial_m(int r) const
     {
-        return a.state + w->chunk.partial + w->chunk.rows * D + rows.first_row() + 8 * r;
+        return a.state + chunk().partial + chunk().rows * D + rows.first_row() + 8 * r;
     }
 
     __device__ __forceinline__ void load_state(void)
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            bool stored = !w->chunk.fresh && rows.first_row() + 8 * r < w->chunk.rows;
+            bool stored = !chunk().fresh && rows.first_row() + 8 * r < chunk().rows;
             rows.m[r] = stored ? partial_m(r)[0] : -CUDART_INF_F;
-            rows.l[r] = stored ? partial_m(r)[w->chunk.rows] : 0.0f;
+            rows.l[r] = stored ? partial_m(r)[chunk().rows] : 0.0f;
 #pragma unroll
             for (int j = 0; j < D / 8; j++) {
                 float2 x = {0.0f, 0.0f};
@@ -159,7 +186,7 @@ template <int D, class T> struct consumer {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            if (rows.first_row() + 8 * r >= w->chunk.rows)
+            if (rows.first_row() + 8 * r >= chunk().rows)
                 continue;
 #pragma unroll
             for (int j = 0; j < D / 8; j++)
@@ -167,7 +194,7 @@ template <int D, class T> struct consumer {
                                                                      o[4 * j + 2 * r + 1]};
             if (threadIdx.x % 4 == 0) {
                 partial_m(r)[0] = rows.m[r];
-                partial_m(r)[w->chunk.rows] = rows.l[r];
+                partial_m(r)[chunk().rows] = rows.l[r];
             }
         }
     }
@@ -226,7 +253,7 @@ template <int D, class T> struct consumer {
         if (a.softcap > 0)
             rows.cap(a, s);
         if (partly)
-            rows.mask(a, w->chunk, block, s);
+            rows.mask(a, chunk(), block, s);
         rows.weigh(a, s, alpha);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
@@ -236,32 +263,54 @@ template <int D, class T> struct consumer {
             p[i] = T::pack(s[2 * i], s[2 * i + 1]);
     }
 
-    __device__ __forceinline__ void run_block(int32_t block, bool partly)
+    __device__ __forceinline__ void run_block(uint32_t word)
     {
         float s[KEYS / 2];
         uint32_t p[KEYS / 4] = {0};
         multiply_keys(s);
         release();
-        if (threadIdx.x / 32 * 16 < w->chunk.rows) /* the whole warp */
-            weigh(block, partly, s, p);
+        if (threadIdx.x / 32 * 16 < chunk().rows) /* the whole warp */
+            weigh((int32_t)(word >> WORD_BITS), word & PARTLY, s, p);
         await();
         multiply_values(p);
         release();
     }
 
+    __device__ __forceinline__ void run_blocks(void)
+    {
+        uint32_t word;
+        do {
+            await();
+            word = w->word[stages.at];
+            run_block(word);
+        } while (!(word & LAST));
+    }
+
+    __device__ __forceinline__ enum work await_chunk(void) const
+    {
+        barrier_wait(shared_address(&w->chunk_full[chunks.at]), chunks.phase);
+        return w->work[chunks.at];
+    }
+
+    __device__ __forceinline__ void leave_chunk(void)
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(shared_address(&w->chunk_empty[chunks.at]));
+        chunks.next(CHUNKS);
+    }
+
     __device__ __forceinline__ void run(void)
     {
-        load_queries();
-        load_state();
-        named_sync(READY, CONSUMERS);
-        for (;;) {
-            await();
-            int32_t block = w->block[stages.at];
-            if (block < 0)
-                break;
-            run_block(block, w->partly[stages.at]);
+        for (enum work work; (work = await_chunk()) != NO_MORE; leave_chunk()) {
+            named_sync(READY, CONSUMERS); /* all are done with the q of the chunk before */
+            load_queries();
+            load_state();
+            named_sync(READY, CONSUMERS);
+            if (work == BLOCKS)
+                run_blocks();
+            store_state();
         }
-        store_state();
     }
 };
 
@@ -272,29 +321,28 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
     extern __shared__ __align__(1024) uint8_t memory[];
     uint32_t base = shared_address(memory);
     struct shared_words *w = reinterpret_cast<struct shared_words *>(memory + l::words);
-    struct walk walk;
     if (threadIdx.x == CONSUMERS) {
         tensor_map_prefetch(kv_map);
         for (int i = 0; i < l::stages; i++) {
             barrier_init(shared_address(&w->full[i]), 1);
             barrier_init(shared_address(&w->empty[i]), CONSUMERS / 32);
         }
+        for (int i = 0; i < CHUNKS; i++) {
+            barrier_init(shared_address(&w->chunk_full[i]), 1);
+            barrier_init(shared_address(&w->chunk_empty[i]), CONSUMERS / 32);
+        }
         barrier_init_fence();
     }
+    __syncthreads();
     grid_wait();
     grid_launch_dependents();
-    if (threadIdx.x == CONSUMERS)
-        w->chunk.begin(a, a.chunks[blockIdx.x], walk);
-    __syncthreads();
-    if (w->chunk.idle)
-        return;
     if (threadIdx.x >= CONSUMERS) {
         registers_give<l::producer_registers>();
         if (threadIdx.x == CONSUMERS) {
             struct producer<D> p = {
-                kv_map, w, base,
+                a, kv_map, w, base,
             };
-            p.run(walk);
+            p.run();
         }
     } else {
         registers_take<l::consumer_registers>();

@@ -8,6 +8,13 @@
 
 #include <math_constants.h>
 
+/* 1 / x within an ulp, without a branch; x is not subnormal. */
+HR_DEVICE float reciprocal(float x)
+{
+    float y = reciprocal_approx(x);
+    return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
+}
+
 /* What a finished row's output is multiplied with, and its lse. m: with the factor in it. A product
  * with scale is to be taken as fma(o, scale, 0): -0 becomes 0, or the sign of a zero would tell of
  * keys that the row does not see. */
@@ -17,18 +24,16 @@ struct row_end {
     __device__ __forceinline__ row_end(const struct hr_cu_attend &a, float m, float l, int64_t head)
     {
         const float ln2 = 0.693147180559945f, log2e = 1.442695040888963f;
-        scale = 0.0f;
-        lse = -CUDART_INF_F;
+        float shrink = 1.0f;
         if (a.sink_logits) {
             float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(m, logit);
-            float shrink = exp2f(__fsub_rn(m, both));
-            float sum = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, both)));
-            scale = __fdiv_rn(shrink, sum);
-            lse = __fmul_rn(__fadd_rn(both, log2f(sum)), ln2);
-        } else if (l > 0) {
-            scale = __fdiv_rn(1.0f, l);
-            lse = __fmul_rn(__fadd_rn(m, log2f(l)), ln2);
+            shrink = exp2f(__fsub_rn(m, both));
+            l = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, both)));
+            m = both;
         }
+        float sum = fmaxf(l, 0x1p-60f); /* no branch: where l is 0, o is too */
+        scale = __fmul_rn(shrink, reciprocal(sum));
+        lse = __fmul_rn(__fadd_rn(l > 0 ? m : -CUDART_INF_F, log2f(sum)), ln2);
     }
 };
 

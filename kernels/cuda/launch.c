@@ -165,20 +165,23 @@ static bool load_module(struct hr_cu_kernels *k, const struct hr_cu_module *m, C
     return true;
 }
 
-static bool load_all(struct hr_cu_kernels *k)
+static bool load_all(struct hr_cu_kernels *k, const struct hr_cu_module *modules, int32_t count)
 {
     bool good = true;
     k->counter = k->dev->ops->memory_get(k->dev, sizeof(*k->counter));
     if (!k->counter || !hr_dev_cuda_enter(k->dev))
         return false;
-    for (int32_t i = 0; good && i < hr_cu_modules_count && i < MODULES_MAX; i++)
-        good = load_module(k, &hr_cu_modules[i], &k->modules[i]);
+    k->dev->ops->zero(k->dev, k->counter, sizeof(*k->counter));
+    good = TRY(k, cuStreamSynchronize, hr_dev_cuda_stream(k->dev, HR_DEV_WORK));
+    for (int32_t i = 0; good && i < count && i < MODULES_MAX; i++)
+        good = load_module(k, &modules[i], &k->modules[i]);
     hr_dev_cuda_leave(k->dev);
     return good;
 }
 
-struct hr_cu_kernels *hr_cu_kernels_load(struct hr_dev *dev, struct hr_alloc *alloc,
-                                         const char *forced_level, char *why)
+struct hr_cu_kernels *hr_cu_kernels_load_from(const struct hr_cu_module *modules, int32_t count,
+                                              struct hr_dev *dev, struct hr_alloc *alloc,
+                                              const char *forced_level, char *why)
 {
     const struct hr_dev_cuda_info *info = hr_dev_cuda_info(dev);
     int level = hr_cu_level_choose(info->major, info->minor, forced_level, why);
@@ -194,12 +197,19 @@ struct hr_cu_kernels *hr_cu_kernels_load(struct hr_dev *dev, struct hr_alloc *al
     k->alloc = alloc;
     k->level = level;
     k->multiprocessors = info->multiprocessors;
-    if (load_all(k) && !dev->ops->error(dev))
+    if (load_all(k, modules, count) && !dev->ops->error(dev))
         return k;
     const char *error = dev->ops->error(dev);
     snprintf(why, HR_DEV_TEXT_BYTES, "%s", error ? error : "no device memory for a tile counter");
     hr_cu_kernels_free(k);
     return NULL;
+}
+
+struct hr_cu_kernels *hr_cu_kernels_load(struct hr_dev *dev, struct hr_alloc *alloc,
+                                         const char *forced_level, char *why)
+{
+    return hr_cu_kernels_load_from(hr_cu_modules, hr_cu_modules_count, dev, alloc, forced_level,
+                                   why);
 }
 
 void hr_cu_kernels_free(struct hr_cu_kernels *k)
@@ -231,8 +241,8 @@ static bool encode(struct hr_cu_kernels *k, const struct hr_cu_map_shape *shape,
 {
     if (!hr_dev_cuda_enter(k->dev))
         return false;
-    bool good = hr_dev_cuda_went(k->dev, hr_cu_map_encode(k->cu, shape, map),
-                                 "cuTensorMapEncodeTiled");
+    bool good =
+        hr_dev_cuda_went(k->dev, hr_cu_map_encode(k->cu, shape, map), "cuTensorMapEncodeTiled");
     hr_dev_cuda_leave(k->dev);
     return good;
 }
@@ -400,9 +410,8 @@ static void prefill_sm90(struct hr_cu_kernels *k, const struct hr_cu_class *clas
     }
     if (!encode(k, &q, &queries))
         return;
-    k->dev->ops->zero(k->dev, k->counter, sizeof(*k->counter));
     launch(k, kernel, (struct shape){k->multiprocessors, 1, 1, kernel->threads, 1}, parameters,
-           false, HR_DEV_WORK);
+           true, HR_DEV_WORK);
 }
 
 void hr_cu_prefill(struct hr_cu_kernels *k, const struct hr_cu_class *class,
@@ -420,19 +429,21 @@ void hr_cu_prefill(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                parameters, false, HR_DEV_WORK);
 }
 
+/* Hopper's CTAs, two on each multiprocessor, take chunks in turn, and wait for the kernel in front
+ * by themselves. */
 void hr_cu_decode(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                   const struct hr_cu_attend *a)
 {
     struct hr_cu_attend mine = *a;
     struct hr_cu_map pages = class->pages;
-    bool map = class->decode->level >= HR_CU_SM90;
-    void *parameters[] = {&mine, map ? (void *)&pages : (void *)&k->dev->arena};
+    bool hopper = class->decode->level >= HR_CU_SM90;
+    void *parameters[] = {&mine, hopper ? (void *)&pages : (void *)&k->dev->arena};
+    int64_t ctas = hopper ? at_most(a->n_chunks, 2 * k->multiprocessors) : a->n_chunks;
     if (a->n_chunks > 0)
-        launch(k, class->decode, (struct shape){a->n_chunks, 1, 1, class->decode->threads, 1},
-               parameters, map, HR_DEV_WORK); /* Hopper's waits by itself */
+        launch(k, class->decode, (struct shape){ctas, 1, 1, class->decode->threads, 1}, parameters,
+               hopper, HR_DEV_WORK);
 }
 
-/* Lanes: how a row's partials are cut, hence part of its bits. */
 void hr_cu_fold(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                 const struct hr_cu_attend *a)
 {

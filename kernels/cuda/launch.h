@@ -65,6 +65,10 @@ struct hr_cu_kernels;
  * what is wrong. */
 struct hr_cu_kernels *hr_cu_kernels_load(struct hr_dev *dev, struct hr_alloc *alloc,
                                          const char *forced_level, char *why);
+/* The same of other compiled code, for tests. */
+struct hr_cu_kernels *hr_cu_kernels_load_from(const struct hr_cu_module *modules, int32_t count,
+                                              struct hr_dev *dev, struct hr_alloc *alloc,
+                                              const char *forced_level, char *why);
 void hr_cu_kernels_free(struct hr_cu_kernels *k);
 int hr_cu_kernels_level(const struct hr_cu_kernels *k);
 

@@ -75,16 +75,23 @@ HR_DEVICE void write_lines(const struct hr_cu_attend &a, const struct tile_view 
                        T::pack(o[4 * j], o[4 * j + 1]), T::pack(o[4 * j + 2], o[4 * j + 3]),
                        T::pack(o[4 * j + 4], o[4 * j + 5]), T::pack(o[4 * j + 6], o[4 * j + 7]));
     }
+    int32_t first_row = group * 64 + warp * 16, rows = tile.tokens * a.group;
+    int64_t lane_row = row_at(a, tile, first_row + row);
+    uint4 pieces[lanes / 2];
+    int32_t piece = lane % lanes;
     __syncwarp();
 #pragma unroll
-    for (int first = 0; first < 16; first += 32 / lanes) {
-        int32_t mine = first + lane / lanes, piece = lane % lanes;
-        int32_t tile_row = group * 64 + warp * 16 + mine;
-        uint4 x =
+    for (int i = 0; i < lanes / 2; i++) {
+        int32_t mine = (i * 32 + lane) / lanes;
+        pieces[i] =
             load_shared16(room + piece / 8 * slab + mine * 128 + ((piece % 8 ^ mine % 8) << 4));
-        if (tile_row < tile.tokens * a.group)
-            *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + row_at(a, tile, tile_row) +
-                                       piece * 8) = x;
+    }
+#pragma unroll
+    for (int i = 0; i < lanes / 2; i++) {
+        int32_t mine = (i * 32 + lane) / lanes;
+        int64_t at = __shfl_sync(0xffffffffu, lane_row, mine) + piece * 8;
+        if (first_row + mine < rows)
+            store_global16(static_cast<uint16_t *>(a.out) + at, pieces[i]);
     }
 }
 

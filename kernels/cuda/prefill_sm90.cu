@@ -2,9 +2,9 @@
 /* The tile path on Hopper: tiles of 64 rows (token, g) per consumer warpgroup, one persistent CTA
  * per multiprocessor. In the producer warpgroup one thread plans tiles, one loads Q and K, one V;
  * the consumers multiply and take turns on the tensor cores (ping-pong, FlashAttention-3), with the
- * softmax of one block between the products of its neighbours. Key blocks come newest first; every
- * row keeps its own maximum, rescaled without branches, so its bits do not depend on the rows
- * beside it. */
+ * softmax of one block between the products of its neighbours, also across the ends of tiles. Key
+ * blocks come newest first; every row has a reference of its own (softmax.cuh), so its bits do not
+ * depend on the rows beside it. */
 #include "kernels/cuda/output.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
@@ -15,13 +15,12 @@
 
 enum {
     KEYS = HR_BLOCK_TOKENS,
-    TILES = 2,   /* the consumers' and the next one; more would unbalance the CTAs */
+    TILES = 2,   /* the consumers' and the next one */
     QUERIES = 2, /* tiles of Q */
     STAGES_MAX = 4,
-    TURN = 1, /* named barriers of the consumers' turns: TURN + warpgroup */
-    BITS = 2,
-    LAST = 1,        /* no block follows */
-    NEXT_PARTLY = 2, /* not every row sees all keys of the next one */
+    ASK_AHEAD = 6, /* the next tile is drawn with so many blocks left: early enough to be planned,
+                    * late enough to go to the CTA that is free first */
+    TURN = 1,      /* named barriers of the consumers' turns: TURN + warpgroup */
 };
 
 template <int D> struct layout {
@@ -30,8 +29,7 @@ template <int D> struct layout {
     static constexpr int threads = consumers + 128;
     static constexpr int producer_registers = warpgroups == 3 ? 32 : 40;
     static constexpr int consumer_registers = warpgroups == 3 ? 160 : 232;
-    static constexpr int early =
-        D == 64 ? 4 : 8; /* pairs of weights taken while O is still being multiplied */
+    static constexpr int early = D == 64 ? 4 : 8; /* pairs of weights taken before O is awaited */
     static constexpr int stages = D == 64 ? 4 : 2;
     /* Shared memory; slabs are 64 columns wide: [row][128 bytes], swizzled. */
     static constexpr int slabs = D / 64;
@@ -44,14 +42,13 @@ template <int D> struct layout {
     static constexpr int words = v + stages * kv_bytes;
 };
 
-enum work { NO_MORE, NO_BLOCKS, BLOCKS }; /* tiles; blocks of a tile */
-
 struct shared_words {
     uint64_t q_full[QUERIES], q_empty[QUERIES];
     uint64_t k_full[STAGES_MAX], k_empty[STAGES_MAX];
     uint64_t v_full[STAGES_MAX], v_empty[STAGES_MAX];
     uint64_t tile_full[TILES], tile_empty[TILES];
-    uint32_t block[STAGES_MAX]; /* of the K stage, with bits: block << BITS | bits */
+    uint64_t tile_asked;       /* the next one may be drawn */
+    uint32_t word[STAGES_MAX]; /* of the K stage */
     struct tile_view tile[TILES];
     struct walk walk[TILES];
     enum work work[TILES];
@@ -71,8 +68,10 @@ HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map
 HR_DEVICE void plan_tiles(const struct hr_cu_attend &a, struct shared_words *w)
 {
     struct ring tiles;
+    grid_wait();
     for (;;) {
         barrier_wait(shared_address(&w->tile_empty[tiles.at]), tiles.phase ^ 1);
+        barrier_wait(shared_address(&w->tile_asked), tiles.at ^ 1); /* TILES is 2 */
         int32_t number = (int32_t)atomicAdd(a.next_tile, 1u);
         w->work[tiles.at] = NO_MORE;
         if (number < a.n_tiles) {
@@ -84,8 +83,11 @@ HR_DEVICE void plan_tiles(const struct hr_cu_attend &a, struct shared_words *w)
             w->work[tiles.at] = walk.next() < 0 ? NO_BLOCKS : BLOCKS;
         }
         barrier_arrive(shared_address(&w->tile_full[tiles.at]));
-        if (number >= a.n_tiles)
+        if (number >= a.n_tiles) {
+            if (number - a.n_tiles + 1 == (int32_t)gridDim.x)
+                *a.next_tile = 0; /* every CTA has drawn its last number */
             return;
+        }
         tiles.next(TILES);
     }
 }
@@ -104,18 +106,25 @@ HR_DEVICE void leave_tile(struct shared_words *w, struct ring &tiles)
     tiles.next(TILES);
 }
 
+/* `plan`: the tile's walk as it was planned. What is not needed to go on is read there: there are
+ * few registers. */
 template <int D>
 HR_DEVICE void load_keys(const CUtensorMap *map, uint32_t base, struct shared_words *w,
-                         struct walk &walk, struct ring &stages)
+                         const struct walk &plan, struct walk &walk, struct ring &stages)
 {
     using l = layout<D>;
+    bool asked = false;
     for (int32_t block = walk.next(), following; block >= 0; block = following) {
         uint32_t full = shared_address(&w->k_full[stages.at]);
-        int32_t page = walk.page(block);
+        int32_t page = plan.page(block);
         following = walk.next();
-        uint32_t bits = (following < 0 ? LAST : 0) | (walk.whole(following) ? 0 : NEXT_PARTLY);
+        if (!asked && (following < 0 || walk.ends_within(ASK_AHEAD))) {
+            asked = true;
+            barrier_arrive(shared_address(&w->tile_asked));
+        }
+        uint32_t word = plan.word(block, following);
         barrier_wait(shared_address(&w->k_empty[stages.at]), stages.phase ^ 1);
-        w->block[stages.at] = (uint32_t)block << BITS | bits;
+        w->word[stages.at] = word;
         barrier_expect(full, l::kv_bytes);
         tensor_load5(base + l::k + stages.at * l::kv_bytes, map, full, 0, 0, 0, 0, page);
         stages.next(l::stages);
@@ -131,15 +140,17 @@ HR_DEVICE void produce_keys(const struct hr_cu_attend &a, const CUtensorMap *q_m
     struct ring tiles, queries, stages;
     struct walk walk;
     for (enum work work; (work = next_walk(w, tiles, walk)) != NO_MORE; leave_tile(w, tiles)) {
-        if (work == NO_BLOCKS)
+        if (work == NO_BLOCKS) {
+            barrier_arrive(shared_address(&w->tile_asked));
             continue;
+        }
         barrier_wait(shared_address(&w->q_empty[queries.at]), queries.phase ^ 1);
         shared_fence_async(); /* the warps wrote output there */
         load_queries<D>(a, q_map, w->tile[tiles.at],
                         base + l::q + queries.at * l::slabs * l::q_slab,
                         shared_address(&w->q_full[queries.at]));
         queries.next(QUERIES);
-        load_keys<D>(kv_map, base, w, walk, stages);
+        load_keys<D>(kv_map, base, w, w->walk[tiles.at], walk, stages);
     }
 }
 
@@ -225,10 +236,12 @@ template <int D, class T> struct consumer {
     }
 
     /* ptxas would hoist the wait for O above the exponentials; it does not cross a branch that only
-     * numbers above 2^60 would take. */
+     * numbers above 2^60 would take. At D 64 O does not take long. */
     __device__ __forceinline__ void hold_back(void)
     {
         float x = fmaxf(rows.sum[0], rows.sum[1]);
+        if (D == 64)
+            return;
         if (__any_sync(0xffffffffu, x > 0x1p60f))
             *reinterpret_cast<volatile float *>(&w->unused) = x;
     }
@@ -338,10 +351,11 @@ template <int D, class T> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void weigh_first(uint32_t block, float (&s)[KEYS / 2],
+    __device__ __forceinline__ void weigh_first(uint32_t word, float (&s)[KEYS / 2],
                                                 uint32_t (&p)[KEYS / 4])
     {
-        rows.limit(a, w->tile[tiles.at], group, (int32_t)(block >> BITS), s);
+        if (word & PARTLY)
+            rows.limit(a, w->tile[tiles.at], group, (int32_t)(word >> WORD_BITS), s);
         if (a.first) { /* no row has a reference, O is 0 */
             float alpha[2] = {1.0f, 1.0f};
             rows.restart_sums();
@@ -354,7 +368,7 @@ template <int D, class T> struct consumer {
         }
     }
 
-    /* The newest block of a tile with no tile before it. Its weights go to p. The block. */
+    /* The newest block of a tile that none runs into. Its weights go to p. Its word. */
     __device__ __forceinline__ uint32_t first_block(uint32_t (&p)[KEYS / 4])
     {
         float s[KEYS / 2];
@@ -362,31 +376,31 @@ template <int D, class T> struct consumer {
         keys_there = false;
         await_keys();
         start_scores(s, my_queries(queries)); /* out of turn: no softmax is there to hide yet */
-        uint32_t block = w->block[keys.at];
+        uint32_t word = w->word[keys.at];
         wgmma_wait<0>();
         scores_done(s);
         look();
-        weigh_first(block, s, p);
-        return block;
+        weigh_first(word, s, p);
+        return word;
     }
 
-    /* Another block, while the weights in p of the one before it meet their V. The block. */
-    template <bool whole> __device__ __forceinline__ uint32_t next_block(uint32_t (&p)[KEYS / 4])
+    /* Another block, while the weights in p of the one before it meet their V. Its word. */
+    __device__ __forceinline__ uint32_t next_block(uint32_t (&p)[KEYS / 4])
     {
         float s[KEYS / 2];
         float2 early[EARLY];
         start_both(s, my_queries(queries), p);
-        uint32_t block = w->block[keys.at];
+        uint32_t word = w->word[keys.at];
         wgmma_wait<1>();
         scores_done(s);
-        if (!whole)
-            rows.limit(a, w->tile[tiles.at], group, (int32_t)(block >> BITS), s);
+        if (word & PARTLY)
+            rows.limit(a, w->tile[tiles.at], group, (int32_t)(word >> WORD_BITS), s);
         begin_weights(s, early);
         hold_back();
         output_done();
         look();
         end_weights(s, early, p);
-        return block;
+        return word;
     }
 
     /* The newest block of the next tile, while the last weights of this one meet their V. */
@@ -399,36 +413,33 @@ template <int D, class T> struct consumer {
         await_keys();
         await_values();
         start_both(s, my_queries(next), p);
-        uint32_t block = w->block[keys.at];
+        uint32_t word = w->word[keys.at];
         wgmma_wait<1>();
         scores_done(s);
         output_done();
         look();
         leave(true);
         load_carry();
-        weigh_first(block, s, p);
-        return block;
+        weigh_first(word, s, p);
+        return word;
     }
 
     /* The tile at hand and those behind it, as long as they have blocks. */
     __device__ __forceinline__ void run_tiles(void)
     {
         uint32_t p[KEYS / 4];
-        uint32_t block = first_block(p);
+        uint32_t word = first_block(p);
         for (;;) {
-            while (!(block & LAST)) {
+            while (!(word & LAST)) {
                 await_keys();
                 await_values();
-                if (block & NEXT_PARTLY)
-                    block = next_block<false>(p);
-                else
-                    block = next_block<true>(p);
+                word = next_block(p);
             }
             struct ring next = tiles;
             next.next(TILES);
             if (await_tile(next) != BLOCKS)
                 break;
-            block = next_tile(p);
+            word = next_tile(p);
         }
         await_values();
         registers_fence(o);
@@ -468,14 +479,25 @@ template <int D, class T> struct consumer {
     /* Of the tile at hand. */
     __device__ __forceinline__ void load_carry(void)
     {
+        if (a.first) {
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                o[i] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                rows.refer(a, i, -CUDART_INF_F);
+                rows.l[i] = 0.0f;
+            }
+            return;
+        }
         const float *from = a.state + w->tile[tiles.at].carry + consumer_thread();
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            o[i] = a.first ? 0.0f : from[(i + 4) * l::consumers];
+            o[i] = from[(i + 4) * l::consumers];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            rows.refer(a, i, a.first ? -CUDART_INF_F : from[i * l::consumers]);
-            rows.l[i] = a.first ? 0.0f : from[(i + 2) * l::consumers];
+            rows.refer(a, i, from[i * l::consumers]);
+            rows.l[i] = from[(i + 2) * l::consumers];
         }
     }
 
@@ -511,6 +533,7 @@ template <int D> HR_DEVICE void make_words(const struct hr_cu_attend &a, struct 
         barrier_init(shared_address(&w->q_full[i]), 1);
         barrier_init(shared_address(&w->q_empty[i]), warps);
     }
+    barrier_init(shared_address(&w->tile_asked), 1);
     for (int i = 0; i < TILES; i++) {
         w->tile[i].inverse = (65535 + (uint32_t)a.group) / (uint32_t)a.group;
         barrier_init(shared_address(&w->tile_full[i]), 1);

@@ -17,29 +17,29 @@ HR_DEVICE uint32_t shared_address(const void *p)
 }
 
 /* For tests: barriers that come late must not change a bit. The warp waits for 0 to 2,047 clocks,
- * now and then for 16 times as long, as the clock's low bits will have it. */
+ * now and then for 16 times as long, as the clock's low bits have it. */
 HR_DEVICE void come_late(void)
 {
 #ifdef HR_CU_DELAYS
     asm volatile("{\n\t"
-                 ".reg .u32 from, now, wait;\n\t"
-                 ".reg .pred often, early;\n\t"
-                 "mov.u32 from, %%clock;\n\t"
-                 "mov.u32 wait, %%tid.x;\n\t"
-                 "shr.u32 wait, wait, 5;\n\t"
-                 "mad.lo.u32 wait, wait, 0x85ebca6b, from;\n\t"
-                 "mul.lo.u32 wait, wait, 0x9e3779b1;\n\t"
-                 "and.b32 now, wait, 0x1f00;\n\t"
-                 "setp.ne.u32 often, now, 0;\n\t"
-                 "shr.u32 wait, wait, 17;\n\t"
-                 "@often and.b32 wait, wait, 2047;\n\t"
+                 ".reg .u32 now, end;\n\t"
+                 ".reg .pred long, early;\n\t"
+                 "mov.u32 now, %%clock;\n\t"
+                 "mov.u32 end, %%warpid;\n\t"
+                 "mad.lo.u32 end, end, 0x85ebca6b, now;\n\t"
+                 "mul.lo.u32 end, end, 0x9e3779b1;\n\t"
+                 "shr.u32 end, end, 17;\n\t"
+                 "setp.lt.u32 long, end, 1024;\n\t"
+                 "@long shl.b32 end, end, 5;\n\t"
+                 "@!long and.b32 end, end, %0;\n\t"
+                 "add.u32 end, end, now;\n\t"
                  "late:\n\t"
                  "mov.u32 now, %%clock;\n\t"
-                 "sub.u32 now, now, from;\n\t"
-                 "setp.lt.u32 early, now, wait;\n\t"
+                 "sub.u32 now, now, end;\n\t"
+                 "setp.lt.s32 early, now, 0;\n\t"
                  "@early bra late;\n\t"
-                 "}" ::
-                     : "memory");
+                 "}" ::"n"(2047)
+                 : "memory");
 #endif
 }
 
@@ -161,6 +161,14 @@ HR_DEVICE uint4 load_shared16(uint32_t from)
                  : "r"(from)
                  : "memory");
     return x;
+}
+
+/* 9.7.9.12 st.global */
+HR_DEVICE void store_global16(void *to, uint4 x)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
 }
 
 /* 9.7.13.4 fence.proxy.async: the thread's accesses to shared memory come before those of wgmma and

@@ -3,8 +3,9 @@
 #ifndef HR_KERNELS_CUDA_TYPES_CUH
 #define HR_KERNELS_CUDA_TYPES_CUH
 
-#include "headrace/types.h"
 #include "kernels/cuda/ptx.cuh"
+
+#include <headrace/types.h>
 
 /* pack: two numbers, rounded to nearest even (9.7.9.22 cvt). */
 struct bf16 {

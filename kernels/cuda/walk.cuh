@@ -40,6 +40,16 @@ struct tile_view {
     }
 };
 
+/* Of tiles and chunks; what there is to do for one. */
+enum work { NO_MORE, NO_BLOCKS, BLOCKS };
+
+/* What a stage of K tells of its block: block << WORD_BITS and these. */
+enum {
+    WORD_BITS = 2,
+    LAST = 1,   /* no block of the tile or chunk follows */
+    PARTLY = 2, /* not every row sees all its keys, or there is a softcap */
+};
+
 /* Blocks are counted in 32 bits, as pages are in tensor maps. */
 struct walk {
     const uint32_t *pages, *list;
@@ -93,6 +103,12 @@ struct walk {
         return block >= whole_low && block < whole_top;
     }
 
+    __device__ __forceinline__ uint32_t word(int32_t block, int32_t following) const
+    {
+        return (uint32_t)block << WORD_BITS | (following < 0 ? LAST : 0) |
+               (whole(block) ? 0 : PARTLY);
+    }
+
     /* The next block, -1: none. */
     __device__ __forceinline__ int32_t next(void)
     {
@@ -108,6 +124,12 @@ struct walk {
             return -1;
         left--;
         return (int32_t)*list++;
+    }
+
+    /* At most n blocks follow, as far as can be told at once. */
+    __device__ __forceinline__ bool ends_within(int32_t n) const
+    {
+        return left < 0 ? top - max(low, bottom) <= n : left <= n;
     }
 
     __device__ __forceinline__ int32_t page(int32_t block) const

@@ -263,6 +263,16 @@ void hc_case_make(struct hc_case *c, const struct hc_shape *shape)
     fill_queries(c);
 }
 
+int32_t hc_case_list(const struct hc_case *c, int32_t seq, int32_t head, uint32_t *list)
+{
+    struct hc_random r = {c->shape.uid[seq] ^ (uint64_t)head};
+    int32_t n = 0;
+    for (int64_t b = hr_blocks_of(c->seqs[seq].n_kv) - 1; b >= 0; b--)
+        if (!(c->ways & HC_SPARSE) || hc_chance(&r, 50))
+            list[n++] = (uint32_t)b;
+    return n;
+}
+
 void hc_case_free(struct hc_case *c)
 {
     free(c->pool);

@@ -41,8 +41,18 @@ void hc_shape_random(struct hc_shape *s, uint64_t seed, int64_t work);
 /* One line of text. */
 void hc_shape_text(const struct hc_shape *s, char *buffer, size_t size);
 
+/* How a case is brought to a GPU, bits; no bit of out may depend on them, but for HC_SPARSE. */
+enum hc_way {
+    HC_FAR = 1, /* blocks all over the arena; rows of q and out far apart: past 2^31 elements */
+    HC_APPENDED = 2, /* K and V by the append kernel, into blocks full of NaN */
+    HC_LISTED = 4,   /* each tile has a list of all blocks of its sequence */
+    HC_SPARSE = 8,   /* with it: of about half of them */
+    HC_LATE = 16,    /* kernels that come late at every barrier */
+};
+
 struct hc_case {
     struct hc_shape shape;
+    uint32_t ways; /* 0 unless a test sets it */
     struct hr_attend attend;
     struct hr_seq_view seqs[HC_SEQS];
     unsigned char *pool, *out, *lse;
@@ -60,6 +70,10 @@ enum { HC_POISON = 0xff, HC_CANARY = 0xab };
 
 void hc_case_make(struct hc_case *c, const struct hc_shape *shape);
 void hc_case_free(struct hc_case *c);
+
+/* The list of a sequence's tiles of one KV head: blocks, falling; all, or with HC_SPARSE about
+ * half. The number of its entries. */
+int32_t hc_case_list(const struct hc_case *c, int32_t seq, int32_t head, uint32_t *list);
 
 /* How the work is cut; 0: as the kernels say. */
 struct hc_cut {

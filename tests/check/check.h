@@ -10,7 +10,7 @@ enum { HC_TEXT = 512 };
 /* What a test of one seed says: rows looked at and, if it failed, why. */
 struct hc_verdict {
     int64_t rows;
-    double worst;           /* shapes: the largest error beside its limit */
+    double worst;           /* the largest error beside its limit */
     char text[2 * HC_TEXT]; /* "" : passed */
 };
 
@@ -19,6 +19,7 @@ struct hc_test {
     void (*run)(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
     int32_t seeds; /* by default */
     bool single;   /* needs the memory of all threads */
+    bool gpu;      /* of tables of a GPU alone */
 };
 
 /* Ends with a test without a name. */
@@ -28,6 +29,7 @@ extern const struct hc_test hc_tests[];
 void hc_test_shapes(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_edges(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_million(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_reference(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 
 /* Bit equality (rowrule.c). */
 void hc_test_neighbours(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
@@ -36,6 +38,11 @@ void hc_test_chunked(const struct hr_kernels *k, uint64_t seed, struct hc_verdic
 void hc_test_others(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_hidden(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 void hc_test_zeros(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_recycled(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_lists(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_listed(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_offsets(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
+void hc_test_delays(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
 
 /* The append slot (append.c). */
 void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);

@@ -14,17 +14,27 @@
 #include <unistd.h>
 
 const struct hc_test hc_tests[] = {
-    {"shapes", "random ragged shapes against float64", hc_test_shapes, 2000, false},
-    {"edges", "empty, one token, one-row blocks, no visible key", hc_test_edges, 180, false},
-    {"million", "a few rows at 2^20 keys", hc_test_million, 4, true},
-    {"append", "pages after random appends and forks", hc_test_append, 60, false},
-    {"row-neighbours", "same bits alone and in a batch", hc_test_neighbours, 200, false},
-    {"row-cuts", "same bits for other tiles and waves", hc_test_cuts, 200, false},
-    {"row-chunked", "same bits when prefilled in pieces", hc_test_chunked, 200, false},
-    {"row-others", "same bits beside other rows", hc_test_others, 200, false},
-    {"row-hidden", "same bits whatever unseen keys hold", hc_test_hidden, 200, false},
-    {"row-zeros", "same sign of a zero with and without unseen keys", hc_test_zeros, 20, false},
-    {NULL, NULL, NULL, 0, false},
+    {"shapes", "random ragged shapes against float64", hc_test_shapes, 2000, false, false},
+    {"edges", "empty, one token, one-row blocks, no visible key", hc_test_edges, 180, false, false},
+    {"million", "a few rows at 2^20 keys", hc_test_million, 4, true, false},
+    {"reference", "float64 on the GPU and on the CPU", hc_test_reference, 250, false, true},
+    {"append", "pages after random appends and forks", hc_test_append, 60, false, false},
+    {"row-neighbours", "same bits alone and in a batch", hc_test_neighbours, 200, false, false},
+    {"row-cuts", "same bits for other tiles and waves", hc_test_cuts, 200, false, false},
+    {"row-chunked", "same bits when prefilled in pieces", hc_test_chunked, 200, false, false},
+    {"row-others", "same bits beside other rows", hc_test_others, 200, false, false},
+    {"row-hidden", "same bits whatever unseen keys hold", hc_test_hidden, 200, false, false},
+    {"row-zeros", "same sign of a zero with and without unseen keys", hc_test_zeros, 20, false,
+     false},
+    {"row-recycled", "same bits in other blocks, full of NaN before", hc_test_recycled, 200, false,
+     false},
+    {"row-lists", "same bits with a list of all blocks; lists in waves", hc_test_lists, 200, false,
+     true},
+    {"listed", "a list gives what its blocks alone give", hc_test_listed, 200, false, true},
+    {"offsets", "same bits past 2^32 elements of K/V, 2^31 of q and out", hc_test_offsets, 60,
+     false, true},
+    {"delays", "same bits when barriers come late (sm90)", hc_test_delays, 200, false, true},
+    {NULL, NULL, NULL, 0, false, false},
 };
 
 struct options {
@@ -183,7 +193,7 @@ static int parse(int argc, char **argv, struct options *o)
 static void list(void)
 {
     for (const struct hc_test *t = hc_tests; t->name; t++)
-        printf("%-15s %5d seeds  %s\n", t->name, t->seeds, t->what);
+        printf("%-15s %5d seeds  %s%s\n", t->name, t->seeds, t->what, t->gpu ? " (GPU)" : "");
     const struct hr_kernels *k;
     for (int32_t i = 0; (k = hr_kernels_at(i)) != NULL; i++)
         printf("table %s/%s id %#06x%s\n", k->name, k->variant, k->id,
@@ -250,7 +260,7 @@ static int64_t run_table(const struct options *o, const struct hr_kernels *k, st
 {
     int64_t failed = 0;
     for (const struct hc_test *t = hc_tests; t->name; t++) {
-        if (fnmatch(o->glob, t->name, 0) != 0)
+        if (fnmatch(o->glob, t->name, 0) != 0 || (t->gpu && !hc_on_gpu(k)))
             continue;
         tallies[*n] = (struct tally){.kernels = k, .test = t};
         run_test(o, tallies + *n);
@@ -266,8 +276,11 @@ static int64_t run_gpu(const struct options *o, struct tally *tallies, int *n)
     const struct hr_kernels *k;
     if (o->bench || o->caps >= 0)
         return 0;
-    if (!hc_gpu_open(why))
+    bool far = fnmatch(o->glob, "offsets", 0) == 0;
+    if (!hc_gpu_open(far, why))
         printf("skipped sm80, sm90: %s\n", why);
+    else if (far && !hc_gpu_reaches_far())
+        printf("skipped offsets: the GPU has no room for an arena of 12 GiB\n");
     for (int32_t i = 0; (k = hc_gpu_at(i)) != NULL; i++)
         if (!o->gpu_level || strcmp(o->gpu_level, k->name) == 0)
             failed += run_table(o, k, tallies, n);

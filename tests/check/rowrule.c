@@ -9,11 +9,12 @@
 #include <string.h>
 
 #include "kernels/ref/ref.h"
+#include "tests/check/gpu.h"
 
 static void make_random(struct hc_case *c, const struct hr_kernels *k, uint64_t seed, int64_t work)
 {
     struct hc_shape s;
-    hc_shape_random(&s, seed, work);
+    hc_shape_random(&s, seed, hc_on_gpu(k) ? 20 * work : work);
     hc_shape_fit(&s, k);
     s.lse = true;
     hc_case_make(c, &s);

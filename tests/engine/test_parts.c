@@ -164,12 +164,55 @@ static void test_plan_tiles(void **state)
     assert_true(last < most);
 }
 
+static int32_t rows128(const struct hr_geom *g)
+{
+    (void)g;
+    return 128;
+}
+
+static int32_t one_block(int64_t n_kv, int64_t n_q, const struct hr_geom *g)
+{
+    (void)n_kv, (void)n_q, (void)g;
+    return 1;
+}
+
+/* Heads in equal shares whose K/V fit into a section; in each the newest tokens first. */
+static void test_plan_sections(void **state)
+{
+    static const int64_t keys[] = {4096, 4097, 8192, 32768};
+    static const int32_t together[] = {16, 8, 8, 2};
+    struct hr_kernels k = {
+        .tile_rows = rows128, .chunk_blocks = one_block, .section_bytes = 32 << 20};
+    struct hr_geom g = {.kv_heads = 16, .group = 1, .dim = 128, .dtype = HR_BF16};
+    struct hr_plan_order order;
+    struct hr_alloc alloc;
+    hr_alloc_init(&alloc, NULL);
+    for (int c = 0; c < 4; c++) {
+        struct hr_shape shape = {.n_kv = keys[c], .n_q = 1024};
+        struct hr_plan plan = {0};
+        struct hr_plan_input in = {.kernels = &k,
+                                   .geom = &g,
+                                   .shapes = &shape,
+                                   .order = &order,
+                                   .n_seqs = 1,
+                                   .threads = 1};
+        assert_true(hr_plan_make(&plan, &in, &alloc));
+        assert_int_equal(plan.n_tiles, 16 * 8);
+        for (int32_t i = 0; i < 16 * 8; i++) {
+            int32_t share = i / (8 * together[c]), within = i % (8 * together[c]);
+            assert_int_equal(plan.tiles[i].head, share * together[c] + within % together[c]);
+            assert_int_equal(plan.tiles[i].token, 1024 - 128 * (within / together[c] + 1));
+        }
+        hr_plan_free(&plan, &alloc);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool),       cmocka_unit_test(test_topology),
         cmocka_unit_test(test_extents),    cmocka_unit_test(test_slab),
-        cmocka_unit_test(test_plan_tiles),
+        cmocka_unit_test(test_plan_tiles), cmocka_unit_test(test_plan_sections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device and the launchers on a GPU: memory, copies, streams, events, attention against
  * float64, and what is left of a device after an error (in a process of its own). Exit status 77:
- * there is no GPU here. */
+ * there is no GPU here.
+ *
+ * usage: test-cuda-gpu [--alive [sm80]]   without the error; without Hopper's kernels: for
+ * compute-sanitizer
+ *        test-cuda-gpu --bench            gather beside the copy engine: a JSON object a line */
 #include <math.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -115,8 +119,7 @@ struct attention {
     int64_t first_item[2];
     int32_t n_tiles;
     _Alignas(16) uint16_t q[QUERIES * HEADS * HR_DIM_MAX]; /* read in such pieces */
-    uint16_t k[KEYS * KV_HEADS * HR_DIM_MAX],
-        v[KEYS * KV_HEADS * HR_DIM_MAX];
+    uint16_t k[KEYS * KV_HEADS * HR_DIM_MAX], v[KEYS * KV_HEADS * HR_DIM_MAX];
     float out[QUERIES * HEADS * HR_DIM_MAX], lse[QUERIES * HEADS];
     float state[4 * HEADS * (HR_DIM_MAX + 2)];
 };
@@ -318,6 +321,58 @@ static void test_rows(struct hr_dev *dev)
     printf("gather, zero_rows, stage: good\n");
 }
 
+/* ---- What gather reaches ---- */
+
+/* GB/s from pinned memory to the arena, all of it: by a list of pieces, or by the copy engine. */
+static double rate(struct hr_dev *dev, struct hr_cu_kernels *k, const struct hr_cu_gather *list,
+                   const unsigned char *pinned)
+{
+    enum { TURNS = 16 };
+    int64_t begin_ns = 0;
+    for (int i = -1; i < TURNS; i++) {
+        if (list)
+            hr_cu_gather(k, list, HR_DEV_WORK);
+        else
+            dev->ops->upload(dev, HR_DEV_WORK, dev->arena, pinned, ARENA);
+        if (i < 0) {
+            finish(dev);
+            begin_ns = hr_clock_ns();
+        }
+    }
+    finish(dev);
+    return (double)ARENA * TURNS / (double)(hr_clock_ns() - begin_ns);
+}
+
+static int bench(void)
+{
+    enum { SMALLEST = 16 << 10, PIECES = ARENA / SMALLEST, STRIDE = 1597 };
+    static struct hr_cu_piece pieces[PIECES];
+    struct hr_dev *dev = open_device();
+    struct hr_cu_kernels *k = hr_cu_kernels_load(dev, &alloc, NULL, why);
+    unsigned char *pinned = dev->ops->pinned_get(dev, ARENA);
+    struct hr_cu_piece *list = dev->ops->memory_get(dev, sizeof(pieces));
+    CHECK(k && pinned && list);
+    memset(pinned, 0x55, ARENA);
+    for (int64_t bytes = SMALLEST; bytes <= MIB; bytes *= 4) {
+        int64_t n = ARENA / bytes;
+        for (int64_t i = 0; i < n; i++)
+            pieces[i] = (struct hr_cu_piece){pinned + i * STRIDE % n * bytes,
+                                             dev->arena + i * bytes, bytes};
+        dev->ops->upload(dev, HR_DEV_WORK, list, pieces, sizeof(pieces));
+        double engine = rate(dev, k, NULL, pinned);
+        double ours = rate(dev, k, &(struct hr_cu_gather){list, n}, pinned);
+        printf("{\"goal\": \"gather\", \"case\": \"pinned memory in shuffled pieces of %d KiB\", "
+               "\"value\": %.2f, \"unit\": \"GB/s\", \"peer\": \"copy engine\", "
+               "\"peer_value\": %.2f, \"ratio\": %.3f}\n",
+               (int)(bytes >> 10), ours, engine, ours / engine);
+    }
+    dev->ops->memory_put(dev, list, sizeof(pieces));
+    dev->ops->pinned_put(dev, pinned, ARENA);
+    hr_cu_kernels_free(k);
+    dev->ops->close(dev);
+    return 0;
+}
+
 /* ---- A dead device ---- */
 
 static int die(void)
@@ -359,6 +414,8 @@ int main(int argc, char **argv)
     hr_alloc_init(&alloc, NULL);
     if (argc > 1 && strcmp(argv[1], "--die") == 0)
         return die();
+    if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+        return bench();
     struct hr_dev *dev = open_device();
     const struct hr_dev_cuda_info *info = hr_dev_cuda_info(dev);
     printf("%s, compute capability %d.%d, driver of CUDA %d.%d\n", info->name, info->major,
@@ -367,11 +424,12 @@ int main(int argc, char **argv)
     test_rows(dev);
     for (int i = 0; i < 3; i++)
         test_attention(dev, "sm80", dims[i]);
-    for (int i = 0; i < 2 && info->major == 9; i++)
+    for (int i = 0; i < 2 && info->major == 9 && argc < 3; i++)
         test_attention(dev, "sm90", dims[i]);
     dev->ops->close(dev);
     CHECK(alloc.bytes_used == 0);
-    test_dead(argv[0]);
+    if (argc < 2)
+        test_dead(argv[0]);
     printf("all good\n");
     return 0;
 }
