@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The split path on Hopper: two CTAs per multiprocessor take chunks in turn. A producer thread
- * streams K and V through one ring, in the order of their use and from one chunk into the next; one
- * consumer warpgroup holds all rows (token, g) of the KV head as the 64 rows of its tensor core
- * products. The rows that are padding cost time of the tensor cores, of which there is plenty: the
- * kernel waits for memory. */
+/* The split path on Hopper: two CTAs per multiprocessor take chunks in turn. In the producer
+ * warpgroup one thread plans chunks ahead and one streams K and V through a ring, in the order of
+ * their use and from one chunk into the next; one consumer warpgroup holds all rows (token, g) of
+ * the KV head as the 64 rows of its tensor core products. The rows that are padding cost time of
+ * the tensor cores, of which there is plenty: the kernel waits for memory. */
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
@@ -17,7 +17,7 @@ enum {
     CONSUMERS = 128, /* threads */
     THREADS = CONSUMERS + 128,
     STAGES_MAX = 8,
-    CHUNKS = 2, /* the consumers' and the next one */
+    CHUNKS = 3, /* the consumers', the producer's, a planned one */
     READY = 1,  /* named barrier of the consumers */
 };
 
@@ -41,12 +41,34 @@ struct shared_words {
     uint64_t chunk_full[CHUNKS], chunk_empty[CHUNKS];
     uint32_t word[STAGES_MAX]; /* of a stage with K */
     struct chunk_view chunk[CHUNKS];
+    struct walk walk[CHUNKS];
+    int32_t first_page[CHUNKS];
     enum work work[CHUNKS];
 };
 
+HR_DEVICE void plan_chunks(const struct hr_cu_attend &a, struct shared_words *w)
+{
+    struct ring chunks;
+    int32_t i = blockIdx.x;
+    for (bool more = true; more; i += gridDim.x) {
+        barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
+        more = i < a.n_chunks;
+        w->work[chunks.at] = NO_MORE;
+        if (more) {
+            if (!w->chunk[chunks.at].begin(a, a.chunks[i], w->walk[chunks.at]))
+                continue; /* nothing in this wave */
+            struct walk walk = w->walk[chunks.at];
+            int32_t block = walk.next();
+            w->work[chunks.at] = block < 0 ? NO_BLOCKS : BLOCKS;
+            w->first_page[chunks.at] = block < 0 ? 0 : walk.page(block);
+        }
+        barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
+        chunks.next(CHUNKS);
+    }
+}
+
 template <int D> struct producer {
     using l = layout<D>;
-    const struct hr_cu_attend &a;
     const CUtensorMap *map;
     struct shared_words *w;
     uint32_t base;
@@ -57,51 +79,42 @@ template <int D> struct producer {
         barrier_wait(shared_address(&w->empty[stages.at]), stages.phase ^ 1);
     }
 
-    __device__ __forceinline__ void load(uint32_t page, int side)
+    __device__ __forceinline__ void load(int32_t page, int side)
     {
         uint32_t full = shared_address(&w->full[stages.at]);
         barrier_expect(full, l::kv_bytes);
-        tensor_load5(base + l::ring + stages.at * l::kv_bytes, map, full, 0, 0, 0, side, (int)page);
+        tensor_load5(base + l::ring + stages.at * l::kv_bytes, map, full, 0, 0, 0, side, page);
         stages.next(l::stages);
     }
 
-    __device__ __forceinline__ void load_blocks(struct walk walk, int32_t block)
+    __device__ __forceinline__ void load_blocks(struct walk walk, int32_t page)
     {
-        int32_t page = walk.page(block);
-        while (block >= 0) {
-            int32_t after = walk.next();
+        for (int32_t block = walk.next(), after; block >= 0; block = after) {
+            after = walk.next();
             int32_t page_after = after < 0 ? 0 : walk.page(after); /* ahead of its use */
             await_room();
             w->word[stages.at] = walk.word(block, after);
             load(page, 0);
             await_room();
             load(page, 1);
-            block = after;
             page = page_after;
         }
     }
 
-    __device__ __forceinline__ void hand_over(enum work work)
+    __device__ __forceinline__ enum work await_chunk(void) const
     {
-        w->work[chunks.at] = work;
-        barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
-        chunks.next(CHUNKS);
+        barrier_wait(shared_address(&w->chunk_full[chunks.at]), chunks.phase);
+        return w->work[chunks.at];
     }
 
     __device__ __forceinline__ void run(void)
     {
-        for (int32_t i = blockIdx.x; i < a.n_chunks; i += gridDim.x) {
-            struct walk walk;
-            barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
-            if (!w->chunk[chunks.at].begin(a, a.chunks[i], walk))
-                continue;
-            int32_t block = walk.next();
-            hand_over(block < 0 ? NO_BLOCKS : BLOCKS);
-            if (block >= 0)
-                load_blocks(walk, block);
+        for (enum work work; (work = await_chunk()) != NO_MORE;) {
+            if (work == BLOCKS)
+                load_blocks(w->walk[chunks.at], w->first_page[chunks.at]);
+            barrier_arrive(shared_address(&w->chunk_empty[chunks.at]));
+            chunks.next(CHUNKS);
         }
-        barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
-        hand_over(NO_MORE);
     }
 };
 
@@ -329,7 +342,7 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
         }
         for (int i = 0; i < CHUNKS; i++) {
             barrier_init(shared_address(&w->chunk_full[i]), 1);
-            barrier_init(shared_address(&w->chunk_empty[i]), CONSUMERS / 32);
+            barrier_init(shared_address(&w->chunk_empty[i]), CONSUMERS / 32 + 1);
         }
         barrier_init_fence();
     }
@@ -340,9 +353,11 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
         registers_give<l::producer_registers>();
         if (threadIdx.x == CONSUMERS) {
             struct producer<D> p = {
-                a, kv_map, w, base,
+                kv_map, w, base,
             };
             p.run();
+        } else if (threadIdx.x == CONSUMERS + 32) {
+            plan_chunks(a, w);
         }
     } else {
         registers_take<l::consumer_registers>();

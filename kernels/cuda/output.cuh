@@ -16,24 +16,26 @@ HR_DEVICE int64_t row_at(const struct hr_cu_attend &a, const struct tile_view &t
     return (tile.row + token) * a.out_stride_token + head * a.out_stride_head;
 }
 
-/* Divides o, writes lse. */
+/* Divides o, writes lse. The even lanes of a quad see to the first of its two rows, the odd ones to
+ * the second. */
 template <int D>
 HR_DEVICE void close_rows(const struct hr_cu_attend &a, const struct tile_view &tile, int32_t group,
                           const struct row_state &rows, float (&o)[D / 2])
 {
+    float l[2] = {quad_sum(rows.l[0]), quad_sum(rows.l[1])}, scale[2];
+    int32_t lane = threadIdx.x % 4, odd = lane % 2;
+    int32_t row = row_state::first_row(group) + 8 * odd, token = tile.token_of(row);
+    int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
+    struct row_end end(a, __fmul_rn(odd ? rows.m[1] : rows.m[0], a.factor), odd ? l[1] : l[0],
+                       head);
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int32_t row = row_state::first_row(group) + 8 * r, token = tile.token_of(row);
-        int64_t head = (int64_t)tile.head * a.group + (row - token * a.group);
-        struct row_end end(a, __fmul_rn(rows.m[r], a.factor), quad_sum(rows.l[r]), head);
+    for (int r = 0; r < 2; r++)
+        scale[r] = __shfl_sync(0xffffffffu, end.scale, r, 4);
 #pragma unroll
-        for (int i = 0; i < D / 8; i++)
-#pragma unroll
-            for (int x = 4 * i + 2 * r; x < 4 * i + 2 * r + 2; x++)
-                o[x] = __fmaf_rn(o[x], end.scale, 0.0f);
-        if (a.lse && threadIdx.x % 4 == 0 && row < tile.tokens * a.group)
-            a.lse[(tile.row + token) * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
-    }
+    for (int i = 0; i < D / 2; i++)
+        o[i] = __fmaf_rn(o[i], scale[i / 2 % 2], 0.0f);
+    if (a.lse && lane < 2 && row < tile.tokens * a.group)
+        a.lse[(tile.row + token) * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
 }
 
 template <int D>

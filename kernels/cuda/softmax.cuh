@@ -15,8 +15,8 @@
 #include "kernels/cuda/scores.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-/* Sums of a thread's 32 weights; fp16 weights must stay under 2^16. */
-enum { SUM_MAX = 1 << 10 };
+/* Of a thread's 32 weights; fp16 weights must stay under 2^16. */
+enum { SUM_MAX = 1 << 14 };
 
 struct row_state {
     float m[2], l[2];

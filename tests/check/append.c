@@ -146,8 +146,8 @@ void hc_test_append(const struct hr_kernels *k, uint64_t seed, struct hc_verdict
         struct hr_rows *rows[2] = {&m.a.k, &m.a.v};
         for (int i = 0; i < 2; i++) {
             make_rows(&r, rows[i], &m.a.geom, tokens);
-            if (step == 0)
-                types[i] = rows[i]->dtype;
+            if (step == 0) /* CUDA kernels and the API have one type for both */
+                types[i] = i && hc_on_gpu(k) ? types[0] : rows[i]->dtype;
             rows[i]->dtype = types[i];
             for (int32_t s = 0; s < SEQS; s++)
                 for (int64_t t = 0; t < m.seqs[s].n_new; t++)
