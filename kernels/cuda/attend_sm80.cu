@@ -217,24 +217,30 @@ template <int D, class T> struct tile_run {
         copy_commit();
     }
 
+    /* D 256 leaves no registers for lanes' addresses. */
+    static __device__ __forceinline__ uint32_t thread_of(void)
+    {
+        return D == 256 ? recomputed(threadIdx.x) : threadIdx.x;
+    }
+
     /* Lanes' addresses of the first operands. */
     __device__ __forceinline__ uint32_t lane_q(void) const
     {
-        uint32_t thread = threadIdx.x, lane = thread % 32;
+        uint32_t thread = thread_of(), lane = thread % 32;
         uint32_t row = thread / 32 * shape::warp_rows + lane % 16;
         return base + shape::q + swizzle<shape::row_bytes>::at(row, lane / 16);
     }
 
     __device__ __forceinline__ uint32_t lane_k(int stage) const
     {
-        uint32_t lane = threadIdx.x % 32;
+        uint32_t lane = thread_of() % 32;
         return base + shape::k + stage * shape::key_bytes +
                swizzle<shape::row_bytes>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     }
 
     __device__ __forceinline__ uint32_t lane_v(void) const
     {
-        uint32_t lane = threadIdx.x % 32;
+        uint32_t lane = thread_of() % 32;
         return base + shape::v + swizzle<shape::row_bytes>::at(lane % 16, lane / 16);
     }
 

@@ -95,9 +95,16 @@ template <int row_tiles> struct row_state {
         }
     }
 
+    /* At D 256 there is so much of O that a look whether every factor of the warp is 1 pays. */
     template <int groups>
     __device__ __forceinline__ void scale_output(float (&o)[row_tiles][groups][4]) const
     {
+        float least = alpha[0];
+#pragma unroll
+        for (int r = 1; r < rows; r++)
+            least = fminf(least, alpha[r]);
+        if (groups == 32 && !__any_sync(0xffffffffu, least < 1.0f))
+            return;
 #pragma unroll
         for (int i = 0; i < row_tiles * groups * 4; i++) {
             float &x = o[i / 4 / groups][i / 4 % groups][i % 4];
