@@ -14,12 +14,15 @@ struct hc_verdict {
     char text[2 * HC_TEXT]; /* "" : passed */
 };
 
+/* Which tables a test is of: all, those of a GPU, sm90. */
+enum hc_tables { HC_ALL, HC_GPU, HC_SM90 };
+
 struct hc_test {
     const char *name, *what;
     void (*run)(const struct hr_kernels *k, uint64_t seed, struct hc_verdict *v);
     int32_t seeds; /* by default */
     bool single;   /* needs the memory of all threads */
-    bool gpu;      /* of tables of a GPU alone */
+    enum hc_tables tables;
 };
 
 /* Ends with a test without a name. */

@@ -9,7 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "src/dev/driver.h"
 
-enum { EXTENT = 2 << 20, LEVELS = 2, MODULES = 16 };
+enum { EXTENT = 2 << 20, LEVELS = 2, MODULES = 16, LATE = 2 /* prefill and decode */ };
 
 /* Compiled for tests alone: the reference, and kernels that take the place of the library's (their
  * names are the same) to come late at every barrier. */
@@ -41,13 +41,17 @@ static void check_device(void)
 static void load_late(char *why)
 {
     struct hr_cu_module modules[MODULES];
-    int32_t n = hr_cu_modules_count < MODULES ? hr_cu_modules_count : MODULES;
+    int32_t n = hr_cu_modules_count < MODULES ? hr_cu_modules_count : MODULES, late = 0;
     for (int32_t i = 0; i < n; i++) {
         modules[i] = hr_cu_modules[i];
         for (int32_t j = 0; j < hc_cu_modules_count; j++)
-            if (strcmp(hc_cu_modules[j].name, modules[i].name) == 0)
+            if (strcmp(hc_cu_modules[j].name, modules[i].name) == 0) {
                 modules[i] = hc_cu_modules[j];
+                late++;
+            }
     }
+    if (late != LATE)
+        give_up("not every Hopper kernel has one that comes late");
     gpu.late = hr_cu_kernels_load_from(modules, n, gpu.dev, &gpu.alloc, "sm90", why);
     if (!gpu.late)
         give_up(why);
@@ -432,6 +436,9 @@ void hc_gpu_attend(struct hc_case *c, const struct hr_kernels *table, const int6
     pthread_mutex_lock(&gpu.mutex);
     if (!hr_cu_class_make(k, &c->shape.geom, EXTENT, &class, why))
         give_up(why);
+    if ((c->ways & HC_LATE) &&
+        (k != gpu.late || class.prefill->level != HR_CU_SM90 || class.decode->level != HR_CU_SM90))
+        give_up("a case is to come late, and has no kernel that does");
     struct hr_rows q = bring_queries(c, k, &class, &held);
     struct hr_cu_attend a = hr_cu_attend_of(&c->attend, &q);
     a.n_tiles = (int32_t)lists[0];

@@ -14,27 +14,28 @@
 #include <unistd.h>
 
 const struct hc_test hc_tests[] = {
-    {"shapes", "random ragged shapes against float64", hc_test_shapes, 2000, false, false},
-    {"edges", "empty, one token, one-row blocks, no visible key", hc_test_edges, 180, false, false},
-    {"million", "a few rows at 2^20 keys", hc_test_million, 4, true, false},
-    {"reference", "float64 on the GPU and on the CPU", hc_test_reference, 250, false, true},
-    {"append", "pages after random appends and forks", hc_test_append, 60, false, false},
-    {"row-neighbours", "same bits alone and in a batch", hc_test_neighbours, 200, false, false},
-    {"row-cuts", "same bits for other tiles and waves", hc_test_cuts, 200, false, false},
-    {"row-chunked", "same bits when prefilled in pieces", hc_test_chunked, 200, false, false},
-    {"row-others", "same bits beside other rows", hc_test_others, 200, false, false},
-    {"row-hidden", "same bits whatever unseen keys hold", hc_test_hidden, 200, false, false},
+    {"shapes", "random ragged shapes against float64", hc_test_shapes, 2000, false, HC_ALL},
+    {"edges", "empty, one token, one-row blocks, no visible key", hc_test_edges, 180, false,
+     HC_ALL},
+    {"million", "a few rows at 2^20 keys", hc_test_million, 4, true, HC_ALL},
+    {"reference", "float64 on the GPU and on the CPU", hc_test_reference, 250, false, HC_GPU},
+    {"append", "pages after random appends and forks", hc_test_append, 60, false, HC_ALL},
+    {"row-neighbours", "same bits alone and in a batch", hc_test_neighbours, 200, false, HC_ALL},
+    {"row-cuts", "same bits for other tiles and waves", hc_test_cuts, 200, false, HC_ALL},
+    {"row-chunked", "same bits when prefilled in pieces", hc_test_chunked, 200, false, HC_ALL},
+    {"row-others", "same bits beside other rows", hc_test_others, 200, false, HC_ALL},
+    {"row-hidden", "same bits whatever unseen keys hold", hc_test_hidden, 200, false, HC_ALL},
     {"row-zeros", "same sign of a zero with and without unseen keys", hc_test_zeros, 20, false,
-     false},
+     HC_ALL},
     {"row-recycled", "same bits in other blocks, full of NaN before", hc_test_recycled, 200, false,
-     false},
+     HC_ALL},
     {"row-lists", "same bits with a list of all blocks; lists in waves", hc_test_lists, 200, false,
-     true},
-    {"listed", "a list gives what its blocks alone give", hc_test_listed, 200, false, true},
+     HC_GPU},
+    {"listed", "a list gives what its blocks alone give", hc_test_listed, 200, false, HC_GPU},
     {"offsets", "same bits past 2^32 elements of K/V, 2^31 of q and out", hc_test_offsets, 60,
-     false, true},
-    {"delays", "same bits when barriers come late (sm90)", hc_test_delays, 200, false, true},
-    {NULL, NULL, NULL, 0, false, false},
+     false, HC_GPU},
+    {"delays", "same bits when barriers come late (sm90)", hc_test_delays, 60, false, HC_SM90},
+    {NULL, NULL, NULL, 0, false, HC_ALL},
 };
 
 struct options {
@@ -193,7 +194,8 @@ static int parse(int argc, char **argv, struct options *o)
 static void list(void)
 {
     for (const struct hc_test *t = hc_tests; t->name; t++)
-        printf("%-15s %5d seeds  %s%s\n", t->name, t->seeds, t->what, t->gpu ? " (GPU)" : "");
+        printf("%-15s %5d seeds  %s%s\n", t->name, t->seeds, t->what,
+               t->tables != HC_ALL ? " (GPU)" : "");
     const struct hr_kernels *k;
     for (int32_t i = 0; (k = hr_kernels_at(i)) != NULL; i++)
         printf("table %s/%s id %#06x%s\n", k->name, k->variant, k->id,
@@ -254,13 +256,19 @@ static bool write_json(const struct options *o, const struct tally *t, int n,
     return true;
 }
 
+static bool is_of(const struct hc_test *t, const struct hr_kernels *k)
+{
+    return t->tables == HC_ALL || (t->tables == HC_GPU && hc_on_gpu(k)) ||
+           (t->tables == HC_SM90 && strcmp(k->name, "sm90") == 0);
+}
+
 /* All tests that match, of one table; how many seeds failed. */
 static int64_t run_table(const struct options *o, const struct hr_kernels *k, struct tally *tallies,
                          int *n)
 {
     int64_t failed = 0;
     for (const struct hc_test *t = hc_tests; t->name; t++) {
-        if (fnmatch(o->glob, t->name, 0) != 0 || (t->gpu && !hc_on_gpu(k)))
+        if (fnmatch(o->glob, t->name, 0) != 0 || !is_of(t, k))
             continue;
         tallies[*n] = (struct tally){.kernels = k, .test = t};
         run_test(o, tallies + *n);
