@@ -247,14 +247,11 @@ template <int D, class T> struct tile_run {
     /* S to P (rounded where it meets V, which hides that), and all else that O needs before. */
     __device__ __forceinline__ void weigh(float (&s)[row_tiles][groups][4])
     {
-#pragma unroll
-        for (int r = 0; r < rows.rows; r++)
-            rows.raise(r, rows.top(s, r), a.factor);
+        rows.refer(s, a.factor, o);
         rows.weigh(s, a.factor);
 #pragma unroll
         for (int r = 0; r < rows.rows; r++)
-            rows.l[r] = __fmaf_rn(rows.l[r], rows.alpha[r], rows.sum[r]);
-        rows.scale_output(o);
+            rows.l[r] = __fadd_rn(rows.l[r], rows.sum[r]);
     }
 
     __device__ __forceinline__ void limit(const struct key_tile &tile,
@@ -303,7 +300,7 @@ template <int D, class T> struct tile_run {
         const float *from = a.state + w->view.carry + threadIdx.x;
 #pragma unroll
         for (int r = 0; r < rows.rows; r++) {
-            rows.m[r] = from[r * THREADS];
+            rows.refer_to(r, from[r * THREADS]);
             rows.l[r] = from[(rows.rows + r) * THREADS];
         }
 #pragma unroll
@@ -513,7 +510,7 @@ template <int D, class T, int row_tiles> struct split_run {
     {
 #pragma unroll
         for (int r = 0; r < rows.rows; r++) {
-            float top = rows.top(s, r);
+            float top = quad_max(rows.top(s, r));
             if (lane % 4 == 0)
                 w->top[warp][8 * r + lane / 4] = top;
         }
@@ -525,9 +522,9 @@ template <int D, class T, int row_tiles> struct split_run {
 #pragma unroll
         for (int r = 0; r < rows.rows; r++) {
             int at = 8 * r + lane / 4;
-            rows.raise(
-                r, fmaxf(fmaxf(w->top[0][at], w->top[1][at]), fmaxf(w->top[2][at], w->top[3][at])),
-                a.factor);
+            float top =
+                fmaxf(fmaxf(w->top[0][at], w->top[1][at]), fmaxf(w->top[2][at], w->top[3][at]));
+            rows.move(r, fmaxf(rows.m[r], __fmul_rn(top, a.factor)));
         }
         rows.weigh(s, a.factor);
 #pragma unroll

@@ -113,6 +113,22 @@ HR_DEVICE void tensor_load5(uint32_t to, const CUtensorMap *map, uint32_t barrie
                  : "memory");
 }
 
+/* The same of what is read once, which leaves the L2 first; 9.7.9.18 createpolicy */
+HR_DEVICE void tensor_load5_once(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0,
+                                 int c1, int c2, int c3, int c4)
+{
+    come_late();
+    asm volatile("{\n\t"
+                 ".reg .b64 once;\n\t"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n\t"
+                 "cp.async.bulk.tensor.5d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], once;\n\t"
+                 "}" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+
 /* 9.7.9.25.5.5 prefetch.tensormap */
 HR_DEVICE void tensor_map_prefetch(const CUtensorMap *map)
 {
@@ -226,11 +242,10 @@ template <int pending> HR_DEVICE void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* 10.1 %tid, read where it is used: what is computed from it is not kept in registers. */
-HR_DEVICE int32_t thread_now(void)
+/* Keeps what depends on x where it is used, out of registers in the loop around. */
+HR_DEVICE uint32_t recomputed(uint32_t x)
 {
-    int32_t x;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    asm volatile("" : "+r"(x));
     return x;
 }
 

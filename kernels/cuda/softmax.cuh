@@ -32,7 +32,7 @@ struct row_state {
 
     __device__ __forceinline__ static int32_t first_row(int32_t group)
     {
-        int32_t thread = thread_now() % 128;
+        int32_t thread = (int32_t)recomputed(threadIdx.x) % 128;
         return group * 64 + thread / 32 * 16 + thread % 32 / 4;
     }
 

@@ -128,16 +128,15 @@ static void judge_lse(const struct hc_case *c, const struct truth *t, struct hc_
 }
 
 /* The largest value of rows whose weights are relative to a reference that need not be the maximum:
- * those on the tile path of sm90, where it has a kernel of its own. */
+ * those on the tile path of a GPU. */
 static double top_of_referred(const struct hc_case *c, const struct truth *t,
                               const struct hr_kernels *k)
 {
-    const struct hr_geom *g = &c->shape.geom;
     double top = 0;
-    if (strcmp(k->name, "sm90") != 0 || (g->dim != 64 && g->dim != 128))
+    if (!hc_on_gpu(k))
         return 0;
     for (int64_t i = 0; i < t->n; i++)
-        if (c->shape.n_q[t->rows[i].seq] * g->group >= k->tile_rows_min)
+        if (c->shape.n_q[t->rows[i].seq] * c->shape.geom.group >= k->tile_rows_min)
             top = fmax(top, t->errors[i].top);
     return top;
 }
