@@ -16,6 +16,7 @@ EVER = 1 << 40
 LOG2E = 1.4426950408889634
 MAX_THREADS, SHARED_BYTES = 0, 8  # CUfunction_attribute
 SHARED_OPTIN = 97  # CUdevice_attribute
+SERIALIZATION = 6  # CUlaunchAttributeID: programmatic
 # torch's type -> (CUtensorMapDataType, hr_dtype, name)
 TYPES = {torch.bfloat16: (9, 1, "bf16"), torch.float16: (6, 2, "fp16"),
          torch.float32: (7, 3, "fp32")}
@@ -26,11 +27,23 @@ class Attend(ctypes.Structure):
     """struct hr_cu_attend of kernels/cuda/params.h."""
     _fields_ = [(n, t) for t, names in (
         (ctypes.c_uint64, "seqs tiles pages lists chunks folds state q out lse sink_logits "
-                          "next_tile"),
+                          "next"),
         (ctypes.c_int64, "q_stride_token q_stride_head out_stride_token out_stride_head "
                          "lse_stride_token lse_stride_head window sinks wave_begin wave_end"),
         (ctypes.c_int32, "n_tiles n_chunks n_folds group tile_tokens causal first last out_type"),
         (ctypes.c_float, "factor softcap")) for n in names.split()]
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute with a number as its value."""
+    _fields_ = [("id", ctypes.c_int64), ("value", ctypes.c_int), ("rest", ctypes.c_uint8 * 60)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
+                ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
+                ("attributes", ctypes.POINTER(LaunchAttribute)), ("count", ctypes.c_uint)]
 
 
 def call(name, *arguments):
@@ -227,12 +240,14 @@ class Case:
                 for at in range(0, n, wave)]
 
     def launch(self, arguments):
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        """As kernels/cuda/launch.c does: the kernel may begin before the one in front is over."""
         parameters = (ctypes.c_void_p * 3)(ctypes.addressof(arguments), self.q_map,
                                            self.inputs.kv_map)
-        grid = torch.cuda.get_device_properties(0).multi_processor_count
-        call("cuLaunchKernel", self.kernel, grid, 1, 1, self.threads, 1, 1, self.shared, stream,
-             parameters, None)
+        grid = min(torch.cuda.get_device_properties(0).multi_processor_count, self.n_tiles)
+        early = LaunchAttribute(SERIALIZATION, 1)
+        config = LaunchConfig((grid, 1, 1), (self.threads, 1, 1), self.shared,
+                              torch.cuda.current_stream().cuda_stream, ctypes.pointer(early), 1)
+        call("cuLaunchKernelEx", ctypes.byref(config), self.kernel, parameters, None)
 
     def run(self, wave=0):
         """Attends in waves of so many blocks (0: one wave); the bits of out and lse."""

@@ -39,7 +39,8 @@ struct hr_chunk {
     int32_t blocks;
 };
 
-/* Merges the n_chunks partials of (seq, head), the newest (the last in the list) first. */
+/* Merges the n_chunks partials of (seq, head), the newest (the last in the list) first; they lie
+ * one behind the other, without gaps, in the order of the list. */
 struct hr_fold {
     int32_t seq, head;
     int64_t chunk; /* first one in hr_attend.chunks */

@@ -269,7 +269,7 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
         a.wave_begin = wave * plan->wave_blocks;
         a.wave_end = a.last ? HR_TOKENS_MAX : (wave + 1) * plan->wave_blocks;
         hr_cu_prefill(kernels, class, &a, rows);
-        hr_cu_decode(kernels, class, &a);
+        hr_cu_decode(kernels, class, &a, rows);
     }
     hr_cu_fold(kernels, class, &a);
     dev->ops->event_record(dev, step->cuda->attended, HR_DEV_WORK);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The split path on Hopper: two CTAs per multiprocessor take chunks in turn. In the producer
- * warpgroup one thread plans chunks ahead and one streams K and V through a ring, in the order of
- * their use and from one chunk into the next; one consumer warpgroup holds all rows (token, g) of
- * the KV head as the 64 rows of its tensor core products. The rows that are padding cost time of
- * the tensor cores, of which there is plenty: the kernel waits for memory. */
+/* The split path on Hopper: two CTAs per multiprocessor draw chunks. In the producer warpgroup one
+ * thread plans the next chunk, one loads its Q, and one streams K and V through a ring, in the
+ * order of their use and from one chunk into the next; one consumer warpgroup holds all rows
+ * (token, g) of the KV head as the 64 rows of its tensor core products. The rows that are padding
+ * cost time of the tensor cores, of which there is plenty: the kernel waits for memory. */
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/ring.cuh"
@@ -14,11 +14,11 @@
 enum {
     KEYS = HR_BLOCK_TOKENS,
     ROWS = 64,
+    HALF = ROWS / 2,
     CONSUMERS = 128, /* threads */
     THREADS = CONSUMERS + 128,
     STAGES_MAX = 8,
-    CHUNKS = 3, /* the consumers', the producer's, a planned one */
-    READY = 1,  /* named barrier of the consumers */
+    CHUNKS = 2, /* the consumers' and the next one */
 };
 
 template <int D> struct layout {
@@ -38,7 +38,7 @@ template <int D> struct layout {
 
 struct shared_words {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
-    uint64_t chunk_full[CHUNKS], chunk_empty[CHUNKS];
+    uint64_t chunk_full[CHUNKS], chunk_empty[CHUNKS], q_full[CHUNKS];
     uint32_t word[STAGES_MAX]; /* of a stage with K */
     struct chunk_view chunk[CHUNKS];
     struct walk walk[CHUNKS];
@@ -46,23 +46,64 @@ struct shared_words {
     enum work work[CHUNKS];
 };
 
+/* The first chunk of a CTA is that of its number and planned while the kernel in front still runs;
+ * the others are drawn. */
 HR_DEVICE void plan_chunks(const struct hr_cu_attend &a, struct shared_words *w)
 {
     struct ring chunks;
-    int32_t i = blockIdx.x;
-    for (bool more = true; more; i += gridDim.x) {
-        barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
-        more = i < a.n_chunks;
-        w->work[chunks.at] = NO_MORE;
-        if (more) {
-            if (!w->chunk[chunks.at].begin(a, a.chunks[i], w->walk[chunks.at]))
-                continue; /* nothing in this wave */
+    int32_t number = blockIdx.x, drawn = -1;
+    for (; number < a.n_chunks; number = (int32_t)gridDim.x + drawn) {
+        if (w->chunk[chunks.at].begin(a, a.chunks[number], w->walk[chunks.at])) {
             struct walk walk = w->walk[chunks.at];
             int32_t block = walk.next();
             w->work[chunks.at] = block < 0 ? NO_BLOCKS : BLOCKS;
             w->first_page[chunks.at] = block < 0 ? 0 : walk.page(block);
+            barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
+            chunks.next(CHUNKS);
+            barrier_wait(shared_address(&w->chunk_empty[chunks.at]), chunks.phase ^ 1);
         }
-        barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
+        if (drawn < 0)
+            grid_wait();
+        drawn = (int32_t)atomicAdd(a.next, 1u);
+    }
+    if (drawn == a.n_chunks - 1)
+        *a.next = 0; /* the last number that any CTA draws */
+    w->work[chunks.at] = NO_MORE;
+    barrier_arrive(shared_address(&w->chunk_full[chunks.at]));
+}
+
+HR_DEVICE enum work await_chunk(const struct shared_words *w, const struct ring &chunks)
+{
+    barrier_wait(shared_address(&w->chunk_full[chunks.at]), chunks.phase);
+    return w->work[chunks.at];
+}
+
+/* Where a chunk's Q is: in a half of the room, turn and turn about, if that is enough. The rest of
+ * the 64 rows is whatever lies there, and each row is its own affair. */
+HR_DEVICE uint32_t query_room(int32_t rows, uint32_t at)
+{
+    return rows > HALF ? 0 : at * HALF * 128;
+}
+
+template <int D>
+HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map, uint32_t base,
+                            struct shared_words *w)
+{
+    using l = layout<D>;
+    struct ring chunks;
+    for (int32_t rows, before = 0; await_chunk(w, chunks) != NO_MORE; before = rows) {
+        const struct chunk_view &chunk = w->chunk[chunks.at];
+        uint32_t full = shared_address(&w->q_full[chunks.at]);
+        rows = chunk.rows;
+        if (max(rows, before) > HALF) /* the chunk before has to be over */
+            barrier_wait(shared_address(&w->chunk_empty[chunks.at ^ 1]),
+                         chunks.phase ^ chunks.at ^ 1);
+        barrier_expect(full, rows * D * 2);
+        for (int32_t i = 0; i < chunk.n_q * l::slabs; i++)
+            tensor_load5(base + l::q + query_room(rows, chunks.at) + i % l::slabs * l::q_slab +
+                             i / l::slabs * a.group * 128,
+                         map, full, 0, 0, (int)chunk.q_row + i / l::slabs, i % l::slabs,
+                         chunk.head);
         chunks.next(CHUNKS);
     }
 }
@@ -83,7 +124,7 @@ template <int D> struct producer {
     {
         uint32_t full = shared_address(&w->full[stages.at]);
         barrier_expect(full, l::kv_bytes);
-        tensor_load5(base + l::ring + stages.at * l::kv_bytes, map, full, 0, 0, 0, side, page);
+        tensor_load5_once(base + l::ring + stages.at * l::kv_bytes, map, full, 0, 0, 0, side, page);
         stages.next(l::stages);
     }
 
@@ -101,15 +142,9 @@ template <int D> struct producer {
         }
     }
 
-    __device__ __forceinline__ enum work await_chunk(void) const
-    {
-        barrier_wait(shared_address(&w->chunk_full[chunks.at]), chunks.phase);
-        return w->work[chunks.at];
-    }
-
     __device__ __forceinline__ void run(void)
     {
-        for (enum work work; (work = await_chunk()) != NO_MORE;) {
+        for (enum work work; (work = await_chunk(w, chunks)) != NO_MORE;) {
             if (work == BLOCKS)
                 load_blocks(w->walk[chunks.at], w->first_page[chunks.at]);
             barrier_arrive(shared_address(&w->chunk_empty[chunks.at]));
@@ -118,24 +153,11 @@ template <int D> struct producer {
     }
 };
 
-/* Eight elements, of any alignment. */
-HR_DEVICE uint4 load_piece(const uint16_t *from)
-{
-    if (reinterpret_cast<uintptr_t>(from) % 16 == 0)
-        return *reinterpret_cast<const uint4 *>(from);
-    uint32_t pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pairs[i] = from[2 * i] | (uint32_t)from[2 * i + 1] << 16;
-    return {pairs[0], pairs[1], pairs[2], pairs[3]};
-}
-
 /* The consumers' warpgroup. */
 template <int D, class T> struct consumer {
     using l = layout<D>;
     const struct hr_cu_attend &a;
     struct shared_words *w;
-    uint8_t *memory;
     uint32_t base;
     struct ring stages, chunks;
     float o[D / 2];
@@ -144,26 +166,6 @@ template <int D, class T> struct consumer {
     __device__ __forceinline__ const struct chunk_view &chunk(void) const
     {
         return w->chunk[chunks.at];
-    }
-
-    /* Rows past the last are zeros. */
-    __device__ __forceinline__ void load_queries(void)
-    {
-        const int pieces = D / 8;
-        const struct chunk_view &chunk = this->chunk();
-        const uint16_t *q = static_cast<const uint16_t *>(a.q);
-#pragma unroll
-        for (int i = 0; i < ROWS * pieces / CONSUMERS; i++) {
-            int32_t row = (i * CONSUMERS + threadIdx.x) / pieces, piece = threadIdx.x % pieces;
-            uint4 x = {0, 0, 0, 0};
-            if (row < chunk.rows)
-                x = load_piece(q + (chunk.q_row + row / a.group) * a.q_stride_token +
-                               ((int64_t)chunk.head * a.group + row % a.group) * a.q_stride_head +
-                               piece * 8);
-            *reinterpret_cast<uint4 *>(memory + l::q + piece / 8 * l::q_slab + row * 128 +
-                                       (piece % 8 ^ row % 8) * 16) = x;
-        }
-        shared_fence_async();
     }
 
     /* One of the thread's two rows in the partial: its o, and m with l behind the m of all. */
@@ -232,7 +234,8 @@ template <int D, class T> struct consumer {
     /* S = Q K^T: D / 16 steps. */
     __device__ __forceinline__ void multiply_keys(float (&s)[KEYS / 2])
     {
-        struct wgmma_matrix q_matrix(base + l::q, 0, 1024), k_matrix(tile(), 0, 1024);
+        uint32_t q = base + l::q + query_room(chunk().rows, chunks.at);
+        struct wgmma_matrix q_matrix(q, 0, 1024), k_matrix(tile(), 0, 1024);
         registers_fence(s);
         wgmma_fence();
 #pragma unroll
@@ -299,12 +302,6 @@ template <int D, class T> struct consumer {
         } while (!(word & LAST));
     }
 
-    __device__ __forceinline__ enum work await_chunk(void) const
-    {
-        barrier_wait(shared_address(&w->chunk_full[chunks.at]), chunks.phase);
-        return w->work[chunks.at];
-    }
-
     __device__ __forceinline__ void leave_chunk(void)
     {
         __syncwarp();
@@ -315,11 +312,9 @@ template <int D, class T> struct consumer {
 
     __device__ __forceinline__ void run(void)
     {
-        for (enum work work; (work = await_chunk()) != NO_MORE; leave_chunk()) {
-            named_sync(READY, CONSUMERS); /* all are done with the q of the chunk before */
-            load_queries();
+        for (enum work work; (work = await_chunk(w, chunks)) != NO_MORE; leave_chunk()) {
             load_state();
-            named_sync(READY, CONSUMERS);
+            barrier_wait(shared_address(&w->q_full[chunks.at]), chunks.phase);
             if (work == BLOCKS)
                 run_blocks();
             store_state();
@@ -328,41 +323,48 @@ template <int D, class T> struct consumer {
 };
 
 template <int D, class T>
-HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
+HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *q_map,
+                      const CUtensorMap *kv_map)
 {
     using l = layout<D>;
     extern __shared__ __align__(1024) uint8_t memory[];
     uint32_t base = shared_address(memory);
     struct shared_words *w = reinterpret_cast<struct shared_words *>(memory + l::words);
     if (threadIdx.x == CONSUMERS) {
+        tensor_map_prefetch(q_map);
         tensor_map_prefetch(kv_map);
         for (int i = 0; i < l::stages; i++) {
             barrier_init(shared_address(&w->full[i]), 1);
             barrier_init(shared_address(&w->empty[i]), CONSUMERS / 32);
         }
         for (int i = 0; i < CHUNKS; i++) {
+            barrier_init(shared_address(&w->q_full[i]), 1);
             barrier_init(shared_address(&w->chunk_full[i]), 1);
             barrier_init(shared_address(&w->chunk_empty[i]), CONSUMERS / 32 + 1);
         }
         barrier_init_fence();
     }
     __syncthreads();
-    grid_wait();
-    grid_launch_dependents();
     if (threadIdx.x >= CONSUMERS) {
         registers_give<l::producer_registers>();
         if (threadIdx.x == CONSUMERS) {
+            grid_wait();
             struct producer<D> p = {
                 kv_map, w, base,
             };
             p.run();
         } else if (threadIdx.x == CONSUMERS + 32) {
+            grid_wait();
+            load_queries<D>(a, q_map, base, w);
+        } else if (threadIdx.x == CONSUMERS + 64) {
             plan_chunks(a, w);
         }
     } else {
         registers_take<l::consumer_registers>();
+        grid_wait();
+        grid_launch_dependents();
         struct consumer<D, T> c = {
-            a, w, memory, base,
+            a, w, base,
         };
         c.run();
     }
@@ -378,10 +380,11 @@ HR_DEVICE void decode(const struct hr_cu_attend &a, const CUtensorMap *kv_map)
 HR_CU_SHAPES(HR_CU_CHECK)
 
 #define DECODE(name, dim, type)                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, layout<dim>::ctas) name(                 \
-        const __grid_constant__ struct hr_cu_attend a, const __grid_constant__ CUtensorMap kv)     \
+    extern "C" __global__ void __launch_bounds__(THREADS, layout<dim>::ctas)                       \
+        name(const __grid_constant__ struct hr_cu_attend a, const __grid_constant__ CUtensorMap q, \
+             const __grid_constant__ CUtensorMap kv)                                               \
     {                                                                                              \
-        decode<dim, type>(a, &kv);                                                                 \
+        decode<dim, type>(a, &q, &kv);                                                             \
     }
 
 DECODE(hr_decode_sm90_d64_bf16, 64, bf16)

@@ -28,32 +28,14 @@ HR_DEVICE void merge(struct merged &to, const struct merged &older)
     to.y = __fmaf_rn(older.y, add, __fmul_rn(to.y, keep));
 }
 
-/* Partials [from, to) of the fold, counted from the newest. */
+/* Partials of a row, newest first; they lie one behind the other. */
 struct run {
-    const struct hr_chunk *newest;
-    int32_t from, to;
-    int64_t at[RUN]; /* of the next ones, in state; < 0: none */
-
-    __device__ __forceinline__ void begin(const struct hr_chunk *chunk, int32_t first, int32_t end)
-    {
-        newest = chunk;
-        from = first;
-        to = end;
-        find();
-    }
-
-    __device__ __forceinline__ void find(void)
-    {
-#pragma unroll
-        for (int i = 0; i < RUN; i++)
-            at[i] = from + i < to ? newest[-(int64_t)(from + i)].partial : -1;
-        from += RUN;
-    }
+    const float *newest;
+    int32_t left;
 };
 
-/* Merges RUN partials, then looks up the next ones. */
-HR_DEVICE void merge_some(const float *state, struct run &run, int32_t rows, int32_t row,
-                          struct merged &sum)
+/* Merges up to RUN partials. */
+HR_DEVICE void merge_some(struct run &run, int32_t rows, int32_t row, struct merged &sum)
 {
     struct merged part[RUN];
     int32_t dim = blockDim.x * 2;
@@ -61,13 +43,14 @@ HR_DEVICE void merge_some(const float *state, struct run &run, int32_t rows, int
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
         part[i] = {-CUDART_INF_F, 0.0f, 0.0f, 0.0f};
-        if (run.at[i] < 0)
+        if (i >= run.left)
             continue;
-        const float *from = state + run.at[i];
+        const float *from = run.newest - (int64_t)i * rows * (dim + 2);
         float2 o = *reinterpret_cast<const float2 *>(from + row * dim + threadIdx.x * 2);
         part[i] = {from[rows * dim + row], from[rows * (dim + 1) + row], o.x, o.y};
     }
-    run.find();
+    run.newest -= (int64_t)RUN * rows * (dim + 2);
+    run.left -= RUN;
 #pragma unroll
     for (int i = 0; i < RUN; i++)
         top = fmaxf(top, part[i].m);
@@ -93,7 +76,7 @@ HR_DEVICE void finish(const struct hr_cu_attend &a, int64_t token, int64_t head,
         a.lse[token * a.lse_stride_token + head * a.lse_stride_head] = end.lse;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_MAX, 3)
+extern "C" __global__ void __launch_bounds__(THREADS_MAX, 4)
     hr_fold(const __grid_constant__ struct hr_cu_attend a)
 {
     __shared__ struct merged parts[THREADS_MAX];
@@ -104,17 +87,16 @@ extern "C" __global__ void __launch_bounds__(THREADS_MAX, 3)
         share *= 2;
     int32_t at_once = lanes / share, each = (fold.n_chunks + share - 1) / share;
     int32_t nth = threadIdx.y % share;
-    const struct hr_chunk *newest = a.chunks + fold.chunk + fold.n_chunks - 1;
-    struct run run;
-    run.begin(newest, nth * each, min((nth + 1) * each, fold.n_chunks));
+    int64_t newest = a.chunks[fold.chunk + fold.n_chunks - 1].partial;
+    newest -= (int64_t)nth * each * rows * (blockDim.x * 2 + 2);
     grid_wait();
     grid_launch_dependents();
     for (int32_t first = blockIdx.y * at_once; first < rows; first += gridDim.y * at_once) {
         int32_t row = first + threadIdx.y / share;
         struct merged sum = {-CUDART_INF_F, 0.0f, 0.0f, 0.0f};
-        if (row < rows)
-            while (run.from - RUN < run.to)
-                merge_some(a.state, run, rows, row, sum);
+        struct run run = {a.state + newest, min(each, fold.n_chunks - nth * each)};
+        while (row < rows && run.left > 0)
+            merge_some(run, rows, row, sum);
         parts[threadIdx.y * blockDim.x + threadIdx.x] = sum;
         __syncthreads();
         if (row < rows && nth == 0) {
@@ -122,7 +104,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_MAX, 3)
                 merge(sum, parts[(threadIdx.y + i) * blockDim.x + threadIdx.x]);
             finish(a, seq.q_row + row / a.group, (int64_t)fold.head * a.group + row % a.group, sum);
         }
-        run.begin(newest, nth * each, min((nth + 1) * each, fold.n_chunks));
         __syncthreads();
     }
 }

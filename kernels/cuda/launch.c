@@ -30,7 +30,7 @@
     }
 
 const struct hr_cu_kernel hr_cu_kernels_all[] = {
-    HR_CU_SHAPES(ATTEND) OTHER(HR_CU_FOLD, "fold", "fold", 256, 80),
+    HR_CU_SHAPES(ATTEND) OTHER(HR_CU_FOLD, "fold", "fold", 256, 64),
     OTHER(HR_CU_APPEND, "append", "append", 128, 80),
     OTHER(HR_CU_STAGE, "stage", "stage", 256, 255),
     OTHER(HR_CU_ZERO_ROWS, "zero_rows", "stage", 256, 255),
@@ -45,6 +45,7 @@ enum {
     GATHER_CTAS = 8,      /* fill the link */
     GRID_Z_MAX = 65535,
     SHARED_UNASKED = 48 << 10,
+    COUNTERS_BYTES = 2 * sizeof(uint32_t),
 };
 
 const int32_t hr_cu_kernels_count = N_KERNELS;
@@ -95,8 +96,8 @@ struct hr_cu_kernels {
     struct hr_alloc *alloc;
     int level;
     int32_t multiprocessors;
-    bool fold_waits;   /* its code waits for the kernel before it by itself */
-    uint32_t *counter; /* of tiles; device memory */
+    bool fold_waits;    /* its code waits for the kernel before it by itself */
+    uint32_t *counters; /* of tiles, of chunks; device memory */
     CUmodule modules[MODULES_MAX];
     CUfunction functions[N_KERNELS]; /* NULL: of a higher level, or not in this build */
 };
@@ -167,12 +168,11 @@ static bool load_module(struct hr_cu_kernels *k, const struct hr_cu_module *m, C
 
 static bool load_all(struct hr_cu_kernels *k, const struct hr_cu_module *modules, int32_t count)
 {
-    bool good = true;
-    k->counter = k->dev->ops->memory_get(k->dev, sizeof(*k->counter));
-    if (!k->counter || !hr_dev_cuda_enter(k->dev))
+    k->counters = k->dev->ops->memory_get(k->dev, COUNTERS_BYTES);
+    if (!k->counters || !hr_dev_cuda_enter(k->dev))
         return false;
-    k->dev->ops->zero(k->dev, k->counter, sizeof(*k->counter));
-    good = TRY(k, cuStreamSynchronize, hr_dev_cuda_stream(k->dev, HR_DEV_WORK));
+    k->dev->ops->zero(k->dev, k->counters, COUNTERS_BYTES);
+    bool good = TRY(k, cuStreamSynchronize, hr_dev_cuda_stream(k->dev, HR_DEV_WORK));
     for (int32_t i = 0; good && i < count && i < MODULES_MAX; i++)
         good = load_module(k, &modules[i], &k->modules[i]);
     hr_dev_cuda_leave(k->dev);
@@ -200,7 +200,7 @@ struct hr_cu_kernels *hr_cu_kernels_load_from(const struct hr_cu_module *modules
     if (load_all(k, modules, count) && !dev->ops->error(dev))
         return k;
     const char *error = dev->ops->error(dev);
-    snprintf(why, HR_DEV_TEXT_BYTES, "%s", error ? error : "no device memory for a tile counter");
+    snprintf(why, HR_DEV_TEXT_BYTES, "%s", error ? error : "no device memory for two counters");
     hr_cu_kernels_free(k);
     return NULL;
 }
@@ -222,7 +222,7 @@ void hr_cu_kernels_free(struct hr_cu_kernels *k)
                 TRY(k, cuModuleUnload, k->modules[i]);
         hr_dev_cuda_leave(k->dev);
     }
-    k->dev->ops->memory_put(k->dev, k->counter, sizeof(*k->counter));
+    k->dev->ops->memory_put(k->dev, k->counters, COUNTERS_BYTES);
     hr_alloc_put(k->alloc, k, sizeof(*k));
 }
 
@@ -383,65 +383,70 @@ static void launch(struct hr_cu_kernels *k, const struct hr_cu_kernel *kernel, s
     hr_dev_cuda_leave(k->dev);
 }
 
-static int64_t at_most(int64_t n, int64_t most)
-{
-    return n < most ? n : most;
-}
-
 /* The kernel of a kind that takes every geometry. */
 static const struct hr_cu_kernel *the_one(enum hr_cu_kind kind)
 {
     return &hr_cu_kernels_all[hr_cu_kernel_find(kind, HR_CU_SM80, 0, HR_BF16)];
 }
 
-/* Persistent CTAs that draw tiles from a counter. */
-static void prefill_sm90(struct hr_cu_kernels *k, const struct hr_cu_class *class,
-                         struct hr_cu_attend *a, int64_t rows)
+/* Of items (tiles, chunks): a CTA for each; on Hopper up to so many, which draw items from a
+ * counter and read `tokens` of q at a time through a map. */
+struct attend_launch {
+    const struct hr_cu_kernel *kernel;
+    int64_t items, ctas_max;
+    uint32_t *counter;
+    int64_t rows;
+    int32_t tokens;
+};
+
+static void attend_hopper(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                          struct hr_cu_attend *a, const struct attend_launch *l)
 {
-    const struct hr_cu_kernel *kernel = class->prefill;
-    struct hr_cu_map_shape q = hr_cu_map_queries(&class->geom, a->q, rows, a->q_stride_token,
-                                                 a->q_stride_head, a->tile_tokens);
+    struct hr_cu_map_shape q = hr_cu_map_queries(&class->geom, a->q, l->rows, a->q_stride_token,
+                                                 a->q_stride_head, l->tokens);
     struct hr_cu_map queries, pages = class->pages;
     void *parameters[] = {a, &queries, &pages};
     const char *refused = hr_cu_map_refuses(&q);
+    a->next = l->counter;
     if (refused) {
         hr_dev_cuda_kill(k->dev, refused);
         return;
     }
     if (!encode(k, &q, &queries))
         return;
-    launch(k, kernel, (struct shape){k->multiprocessors, 1, 1, kernel->threads, 1}, parameters,
-           true, HR_DEV_WORK);
+    int64_t ctas = hr_cu_at_most(l->items, l->ctas_max);
+    launch(k, l->kernel, (struct shape){ctas, 1, 1, l->kernel->threads, 1}, parameters, true,
+           HR_DEV_WORK);
+}
+
+static void attend(struct hr_cu_kernels *k, const struct hr_cu_class *class,
+                   const struct hr_cu_attend *a, const struct attend_launch *l)
+{
+    struct hr_cu_attend mine = *a;
+    void *parameters[] = {&mine, &k->dev->arena};
+    if (l->items == 0 || k->dev->ops->error(k->dev))
+        return;
+    if (l->kernel->level >= HR_CU_SM90)
+        attend_hopper(k, class, &mine, l);
+    else
+        launch(k, l->kernel, (struct shape){l->items, 1, 1, l->kernel->threads, 1}, parameters,
+               false, HR_DEV_WORK);
 }
 
 void hr_cu_prefill(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                    const struct hr_cu_attend *a, int64_t rows)
 {
-    struct hr_cu_attend mine = *a;
-    mine.next_tile = k->counter;
-    void *parameters[] = {&mine, &k->dev->arena};
-    if (a->n_tiles == 0 || k->dev->ops->error(k->dev))
-        return;
-    if (class->prefill->level >= HR_CU_SM90)
-        prefill_sm90(k, class, &mine, rows);
-    else
-        launch(k, class->prefill, (struct shape){a->n_tiles, 1, 1, class->prefill->threads, 1},
-               parameters, false, HR_DEV_WORK);
+    struct attend_launch l = {class->prefill, a->n_tiles, k->multiprocessors,
+                              k->counters,    rows,       a->tile_tokens};
+    attend(k, class, a, &l);
 }
 
-/* Hopper's CTAs, two on each multiprocessor, take chunks in turn, and wait for the kernel in front
- * by themselves. */
 void hr_cu_decode(struct hr_cu_kernels *k, const struct hr_cu_class *class,
-                  const struct hr_cu_attend *a)
+                  const struct hr_cu_attend *a, int64_t rows)
 {
-    struct hr_cu_attend mine = *a;
-    struct hr_cu_map pages = class->pages;
-    bool hopper = class->decode->level >= HR_CU_SM90;
-    void *parameters[] = {&mine, hopper ? (void *)&pages : (void *)&k->dev->arena};
-    int64_t ctas = hopper ? at_most(a->n_chunks, 2 * k->multiprocessors) : a->n_chunks;
-    if (a->n_chunks > 0)
-        launch(k, class->decode, (struct shape){ctas, 1, 1, class->decode->threads, 1}, parameters,
-               hopper, HR_DEV_WORK);
+    struct attend_launch l = {class->decode,   a->n_chunks, 2 * k->multiprocessors,
+                              k->counters + 1, rows,        1};
+    attend(k, class, a, &l);
 }
 
 void hr_cu_fold(struct hr_cu_kernels *k, const struct hr_cu_class *class,
@@ -455,7 +460,8 @@ void hr_cu_fold(struct hr_cu_kernels *k, const struct hr_cu_class *class,
         lanes /= 2;
     if (a->n_folds == 0)
         return;
-    int64_t share = at_most(1 + 4 * k->multiprocessors / a->n_folds, FOLD_COLUMN_MAX);
+    int64_t share = 4 * k->multiprocessors / a->n_folds; /* four CTAs of a multiprocessor run */
+    share = hr_cu_at_most(share > 0 ? share : 1, FOLD_COLUMN_MAX);
     launch(k, kernel, (struct shape){a->n_folds, share, 1, pairs, lanes}, parameters, k->fold_waits,
            HR_DEV_WORK);
 }
@@ -467,7 +473,8 @@ void hr_cu_append(struct hr_cu_kernels *k, const struct hr_cu_append *a)
     void *parameters[] = {&mine};
     if (a->n_items > 0)
         launch(k, kernel,
-               (struct shape){a->kv_heads, 2, at_most(a->n_items, GRID_Z_MAX), kernel->threads, 1},
+               (struct shape){a->kv_heads, 2, hr_cu_at_most(a->n_items, GRID_Z_MAX),
+                              kernel->threads, 1},
                parameters, false, HR_DEV_WORK);
 }
 
@@ -475,9 +482,10 @@ static void launch_some(struct hr_cu_kernels *k, enum hr_cu_kind kind, void *a, 
 {
     const struct hr_cu_kernel *kernel = the_one(kind);
     if (items > 0)
-        launch(k, kernel,
-               (struct shape){at_most(items, 8 * k->multiprocessors), 1, 1, kernel->threads, 1}, &a,
-               false, HR_DEV_WORK);
+        launch(
+            k, kernel,
+            (struct shape){hr_cu_at_most(items, 8 * k->multiprocessors), 1, 1, kernel->threads, 1},
+            &a, false, HR_DEV_WORK);
 }
 
 void hr_cu_stage(struct hr_cu_kernels *k, const struct hr_cu_stage *a)

@@ -58,6 +58,11 @@ int32_t hr_cu_kernel_find(enum hr_cu_kind kind, int level, int32_t dim, hr_dtype
 /* What the engine's plan needs to know of a level. */
 const struct hr_kernels *hr_cu_planner(int level);
 
+static inline int64_t hr_cu_at_most(int64_t n, int64_t most)
+{
+    return n < most ? n : most;
+}
+
 /* Loaded kernels of one device. */
 struct hr_cu_kernels;
 
@@ -120,11 +125,11 @@ static inline size_t hr_cu_staged_bytes(const struct hr_geom *g, int64_t rows)
 }
 
 /* Attention of a wave: tiles, then chunks; after the last wave the fold. Lists that are empty are
- * no launch. `rows` are those of q. a->next_tile is set here. */
+ * no launch. `rows` are those of q. a->next is set here. */
 void hr_cu_prefill(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                    const struct hr_cu_attend *a, int64_t rows);
 void hr_cu_decode(struct hr_cu_kernels *k, const struct hr_cu_class *class,
-                  const struct hr_cu_attend *a);
+                  const struct hr_cu_attend *a, int64_t rows);
 void hr_cu_fold(struct hr_cu_kernels *k, const struct hr_cu_class *class,
                 const struct hr_cu_attend *a);
 

@@ -40,7 +40,7 @@ struct hr_cu_attend {
     void *out;     /* [rows][q_heads][dim], of out_type */
     float *lse;    /* [rows][q_heads]; NULL: not wanted */
     const float *sink_logits;
-    uint32_t *next_tile; /* 0; is 0 again behind the launch */
+    uint32_t *next; /* tile or chunk to be drawn: 0, and 0 again behind the launch */
     int64_t q_stride_token, q_stride_head;
     int64_t out_stride_token, out_stride_head;
     int64_t lse_stride_token, lse_stride_head;

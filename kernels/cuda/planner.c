@@ -47,22 +47,17 @@ static int64_t carry_sm90(const struct hr_geom *g, int32_t n)
     return carry(HR_CU_SM90, g);
 }
 
-static int64_t at_most(int64_t n, int64_t most)
-{
-    return n < most ? n : most;
-}
-
 /* About one chunk per multiprocessor for a sequence alone, two where they would become long;
  * partials up to 5 % of the K/V bytes. */
 static int32_t chunk_blocks(int64_t n_kv, int64_t n_q, const struct hr_geom *g, int64_t most)
 {
-    int64_t work = hr_blocks_of(n_kv) * g->kv_heads, blocks = at_most(work / 128, 32);
+    int64_t work = hr_blocks_of(n_kv) * g->kv_heads, blocks = hr_cu_at_most(work / 128, 32);
     int64_t low = (n_q * g->group * (g->dim + 2) * 10 + 64 * g->dim - 1) / (64 * g->dim);
     if (blocks < work / 256)
         blocks = work / 256;
     if (blocks < low)
         blocks = low;
-    return (int32_t)at_most(blocks < 4 ? 4 : blocks, most);
+    return (int32_t)hr_cu_at_most(blocks < 4 ? 4 : blocks, most);
 }
 
 static int32_t chunk_blocks_sm80(int64_t n_kv, int64_t n_q, const struct hr_geom *g)

@@ -65,14 +65,13 @@ HR_DEVICE void load_queries(const struct hr_cu_attend &a, const CUtensorMap *map
         tensor_load5(to + s * layout<D>::q_slab, map, barrier, 0, 0, (int)tile.row, s, tile.head);
 }
 
+/* The first tile of a CTA is that of its number and planned while the kernel in front still runs;
+ * the others are drawn. */
 HR_DEVICE void plan_tiles(const struct hr_cu_attend &a, struct shared_words *w)
 {
     struct ring tiles;
-    grid_wait();
+    int32_t number = blockIdx.x, drawn = -1;
     for (;;) {
-        barrier_wait(shared_address(&w->tile_empty[tiles.at]), tiles.phase ^ 1);
-        barrier_wait(shared_address(&w->tile_asked), tiles.at ^ 1); /* TILES is 2 */
-        int32_t number = (int32_t)atomicAdd(a.next_tile, 1u);
         w->work[tiles.at] = NO_MORE;
         if (number < a.n_tiles) {
             w->tile[tiles.at].begin(a, a.tiles[number]);
@@ -84,11 +83,16 @@ HR_DEVICE void plan_tiles(const struct hr_cu_attend &a, struct shared_words *w)
         }
         barrier_arrive(shared_address(&w->tile_full[tiles.at]));
         if (number >= a.n_tiles) {
-            if (number - a.n_tiles + 1 == (int32_t)gridDim.x)
-                *a.next_tile = 0; /* every CTA has drawn its last number */
+            if (drawn == a.n_tiles - 1)
+                *a.next = 0; /* the last number that any CTA draws */
             return;
         }
         tiles.next(TILES);
+        barrier_wait(shared_address(&w->tile_empty[tiles.at]), tiles.phase ^ 1);
+        barrier_wait(shared_address(&w->tile_asked), tiles.at ^ 1); /* TILES is 2 */
+        grid_wait(); /* but for the first time it is no wait */
+        drawn = (int32_t)atomicAdd(a.next, 1u);
+        number = (int32_t)gridDim.x + drawn;
     }
 }
 
@@ -139,6 +143,7 @@ HR_DEVICE void produce_keys(const struct hr_cu_attend &a, const CUtensorMap *q_m
     using l = layout<D>;
     struct ring tiles, queries, stages;
     struct walk walk;
+    grid_wait();
     for (enum work work; (work = next_walk(w, tiles, walk)) != NO_MORE; leave_tile(w, tiles)) {
         if (work == NO_BLOCKS) {
             barrier_arrive(shared_address(&w->tile_asked));
@@ -160,10 +165,13 @@ HR_DEVICE void produce_values(const CUtensorMap *kv_map, uint32_t base, struct s
     using l = layout<D>;
     struct ring tiles, stages;
     struct walk walk;
+    grid_wait();
     for (; next_walk(w, tiles, walk) != NO_MORE; leave_tile(w, tiles)) {
-        for (int32_t block = walk.next(); block >= 0; block = walk.next()) {
+        const struct walk &plan = w->walk[tiles.at];
+        for (int32_t block = walk.next(), following; block >= 0; block = following) {
             uint32_t full = shared_address(&w->v_full[stages.at]);
-            int32_t page = walk.page(block);
+            int32_t page = plan.page(block);
+            following = walk.next();
             barrier_wait(shared_address(&w->v_empty[stages.at]), stages.phase ^ 1);
             barrier_expect(full, l::kv_bytes);
             tensor_load5(base + l::v + stages.at * l::kv_bytes, kv_map, full, 0, 0, 0, 1, page);
@@ -461,12 +469,11 @@ template <int D, class T> struct consumer {
             else
                 write_elements<D>(a, tile, group, o);
         }
+        __syncwarp();
         if (had_blocks) {
-            __syncwarp();
             release(&w->q_empty[queries.at]);
             queries.next(QUERIES);
         }
-        __syncwarp();
         release(&w->tile_empty[tiles.at]);
         tiles.next(TILES);
     }
@@ -573,6 +580,8 @@ HR_DEVICE void prefill(const struct hr_cu_attend &a, const CUtensorMap *q_map,
             plan_tiles(a, w);
     } else {
         registers_take<l::consumer_registers>();
+        grid_wait();
+        grid_launch_dependents();
         struct consumer<D, T> c = {
             a, w, base, group - 1
         };

@@ -328,16 +328,24 @@ static void copy_rows(const struct hr_rows *host, const struct hr_rows *there, i
 
 /* ---- Attention ---- */
 
+/* Rows of the case, which are in memory[bytes] of the host, with what is beside them there; where
+ * the case wants rows far apart, the rows alone. */
+static struct hr_rows bring_spaced(const struct hc_case *c, const struct hr_rows *here,
+                                   const void *memory, size_t bytes, struct held *h)
+{
+    struct hr_rows there = *here;
+    if (c->ways & HC_FAR) {
+        there = far_apart(here, c->rows, h);
+        copy_rows(here, &there, c->rows, false);
+    } else {
+        there.data = bring(h, memory, bytes);
+    }
+    return there;
+}
+
 static struct hr_rows bring_raw_queries(const struct hc_case *c, struct held *h)
 {
-    struct hr_rows q = c->attend.q;
-    if (c->ways & HC_FAR) {
-        q = far_apart(&c->attend.q, c->rows, h);
-        copy_rows(&c->attend.q, &q, c->rows, false);
-    } else {
-        q.data = bring(h, c->q, c->q_bytes);
-    }
-    return q;
+    return bring_spaced(c, &c->attend.q, c->q, c->q_bytes, h);
 }
 
 /* q where kernels can read it, on the GPU. */
@@ -397,16 +405,10 @@ static void bring_lists(const struct hc_case *c, struct hr_cu_attend *a, int64_t
     a->sink_logits = c->shape.sink_logits ? bring(h, c->sink_logits, (size_t)heads * 4) : NULL;
 }
 
-/* out with its canaries; those between rows far apart stay on the host. */
+/* out and its canaries. */
 static struct hr_rows bring_out(const struct hc_case *c, struct hr_cu_attend *a, struct held *h)
 {
-    struct hr_rows out = c->attend.out;
-    if (c->ways & HC_FAR) {
-        out = far_apart(&c->attend.out, c->rows, h);
-        copy_rows(&c->attend.out, &out, c->rows, false);
-    } else {
-        out.data = bring(h, c->out, c->out_bytes);
-    }
+    struct hr_rows out = bring_spaced(c, &c->attend.out, c->out, c->out_bytes, h);
     a->out = out.data;
     a->out_stride_token = out.stride_token;
     return out;
@@ -421,7 +423,7 @@ static void run_waves(struct hr_cu_kernels *k, const struct hr_cu_class *class,
         a->first = b == 0;
         a->last = b + wave >= blocks;
         hr_cu_prefill(k, class, a, rows);
-        hr_cu_decode(k, class, a);
+        hr_cu_decode(k, class, a, rows);
     }
     hr_cu_fold(k, class, a);
 }

@@ -262,7 +262,7 @@ static void test_attention(struct hr_dev *dev, const char *level, int32_t dim)
     dev->ops->download(dev, HR_DEV_WORK, a, on, sizeof(*a));
     finish(dev);
     double tiles = worst_of(a, 0);
-    hr_cu_decode(k, &class, &attend);
+    hr_cu_decode(k, &class, &attend, QUERIES);
     hr_cu_fold(k, &class, &attend);
     dev->ops->zero(dev, on->state, sizeof(on->state));
     dev->ops->download(dev, HR_DEV_WORK, a, on, sizeof(*a));
@@ -274,7 +274,7 @@ static void test_attention(struct hr_dev *dev, const char *level, int32_t dim)
     int64_t begin_ns = hr_clock_ns();
     for (int i = 0; i < 200 && !alive; i++) {
         hr_cu_append(k, &append);
-        hr_cu_decode(k, &class, &attend);
+        hr_cu_decode(k, &class, &attend, QUERIES);
         hr_cu_fold(k, &class, &attend);
     }
     if (!alive)

@@ -377,7 +377,7 @@ static void launch_all(struct hr_dev *dev, struct hr_cu_kernels *k, struct hr_cu
     struct hr_cu_zero_rows zero = {.n_list = 4, .kv_heads = 2};
     struct hr_cu_gather gather = {.n_pieces = 9};
     hr_cu_prefill(k, class, &a, 160);
-    hr_cu_decode(k, class, &a);
+    hr_cu_decode(k, class, &a, 160);
     hr_cu_fold(k, class, &a);
     hr_cu_append(k, &append);
     hr_cu_stage(k, &stage);
@@ -400,7 +400,7 @@ static void test_launches(void **state)
         launch_all(dev, k, &class);
         int at = 0;
         if (sm == 90) {
-            expect_launch(at, "hr_prefill_sm90_d128_bf16", (unsigned[]){132, 1, 1}, 384, 1);
+            expect_launch(at, "hr_prefill_sm90_d128_bf16", (unsigned[]){5, 1, 1}, 384, 1);
             assert_true(fake.log[at].shared > 190 << 10);
             expect_launch(at + 1, "hr_decode_sm90_d128_bf16", (unsigned[]){40, 1, 1}, 256, 1);
         } else {
