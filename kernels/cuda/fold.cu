@@ -87,8 +87,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_MAX, 4)
         share *= 2;
     int32_t at_once = lanes / share, each = (fold.n_chunks + share - 1) / share;
     int32_t nth = threadIdx.y % share;
-    int64_t newest = a.chunks[fold.chunk + fold.n_chunks - 1].partial;
-    newest -= (int64_t)nth * each * rows * (blockDim.x * 2 + 2);
+    int64_t newest = 0;
+    if (fold.n_chunks > 0) /* a sequence without keys has none */
+        newest = a.chunks[fold.chunk + fold.n_chunks - 1].partial -
+                 (int64_t)nth * each * rows * (blockDim.x * 2 + 2);
     grid_wait();
     grid_launch_dependents();
     for (int32_t first = blockIdx.y * at_once; first < rows; first += gridDim.y * at_once) {
