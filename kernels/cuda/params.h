@@ -26,6 +26,8 @@ struct hr_cu_tile {
     int64_t list_first;
 };
 
+/* The lists, up to folds, are read before the kernel in front is over: copies may write them,
+ * kernels may not. */
 struct hr_cu_attend {
     const struct hr_cu_seq *seqs;
     const struct hr_cu_tile *tiles;

@@ -385,6 +385,20 @@ static void launch_all(struct hr_dev *dev, struct hr_cu_kernels *k, struct hr_cu
     hr_cu_gather(k, &gather, HR_DEV_COPY_IN);
 }
 
+/* Of more items than a GPU runs CTAs at once: on Hopper these draw them. */
+static void expect_many(struct hr_dev *dev, struct hr_cu_kernels *k, struct hr_cu_class *class,
+                        bool hopper)
+{
+    struct hr_cu_attend a = attend_of(dev);
+    a.n_tiles = 500;
+    a.n_chunks = 600;
+    fake.logged = 0;
+    hr_cu_prefill(k, class, &a, 160);
+    hr_cu_decode(k, class, &a, 160);
+    assert_int_equal(fake.log[0].grid[0], hopper ? 132 : 500);
+    assert_int_equal(fake.log[1].grid[0], hopper ? 2 * 132 : 600);
+}
+
 static void test_launches(void **state)
 {
     struct hr_cu_driver cu = fake_driver(-1, true);
@@ -416,6 +430,7 @@ static void test_launches(void **state)
         expect_launch(at + 5, "hr_zero_rows", (unsigned[]){8, 1, 1}, 256, 1);
         expect_launch(at + 6, "hr_gather", (unsigned[]){8, 1, 1}, 512, 1);
         assert_ptr_equal(fake.log[at + 6].stream, hr_dev_cuda_stream(dev, HR_DEV_COPY_IN));
+        expect_many(dev, k, &class, sm == 90);
         hr_cu_kernels_free(k);
     }
     close_fake(dev);
