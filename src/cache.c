@@ -75,7 +75,7 @@ static bool geom_equal(const struct hr_geom *a, const struct hr_geom *b)
 }
 
 /* Finds or makes the class of a geometry. */
-static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t *index)
+static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t layer, int32_t *index)
 {
     hr_context *c = cache->context;
     uint64_t block_bytes = hr_block_bytes(g);
@@ -98,7 +98,7 @@ static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t *in
 #ifdef HR_HAVE_CUDA
     char why[HR_DEV_TEXT_BYTES] = "";
     if (c->cuda && !hr_cu_class_make(c->cuda, g, HR_EXTENT_BYTES, &class->cuda, why))
-        return hr_fail(&c->error, HR_E_UNSUPPORTED, "%s", why);
+        return hr_fail(&c->error, HR_E_UNSUPPORTED, "layer %d: %s", layer, why);
 #endif
     return HR_OK;
 }
@@ -115,7 +115,7 @@ static hr_status add_layers(hr_cache *cache, const hr_cache_options *o)
         if (status != HR_OK)
             return status;
         struct hr_geom g = geom_of(&layer);
-        status = class_for(cache, &g, &cache->class_of[i]);
+        status = class_for(cache, &g, i, &cache->class_of[i]);
         if (status != HR_OK)
             return status;
     }

@@ -111,6 +111,9 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
                            struct hr_error *error)
 {
     char why[HR_DEV_TEXT_BYTES] = "";
+    if (!hr_cu_level_known(o->caps))
+        return hr_fail(error, HR_E_INVALID,
+                       "options.caps is \"%.40s\"; with CUDA it must be sm80 or sm90", o->caps);
     struct hr_dev_cuda_options options = {
         .alloc = &c->alloc,
         .ordinal = ordinal,
@@ -123,6 +126,9 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
         return hr_fail(error, HR_E_NO_MEMORY, "cuda:%d: %s", ordinal, why);
     if (fault != HR_DEV_CUDA_OK)
         return hr_fail(error, HR_E_DEVICE, "cuda:%d: %s", ordinal, why);
+    const struct hr_dev_cuda_info *info = hr_dev_cuda_info(c->dev);
+    if (hr_cu_level_choose(info->major, info->minor, o->caps, why) == 0)
+        return hr_fail(error, HR_E_UNSUPPORTED, "cuda:%d: %s", ordinal, why);
     c->cuda = hr_cu_kernels_load(c->dev, &c->alloc, o->caps, why);
     if (!c->cuda)
         return hr_fail(error, HR_E_DEVICE, "cuda:%d: %s", ordinal, why);
@@ -136,7 +142,10 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
 {
     (void)c;
     (void)o;
-    return hr_fail(error, HR_E_DEVICE, "cuda:%d: this build has no CUDA part", ordinal);
+    return hr_fail(error, HR_E_DEVICE,
+                   "cuda:%d: this build has no CUDA part: it was made without nvcc of CUDA 12.6 or "
+                   "later, or with -Dcuda=disabled",
+                   ordinal);
 }
 #endif
 

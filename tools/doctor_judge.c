@@ -199,9 +199,7 @@ static void judge_memlock(const struct doctor_facts *m, struct doctor_finding *f
     } else if ((double)m->memlock_bytes >= enough) {
         doctor_say(f, DOCTOR_OK, "%.0f MiB may be locked", (double)m->memlock_bytes / MIB);
     } else {
-        doctor_say(f, DOCTOR_WARN,
-                   "%.2f MiB may be locked, too little for pinned memory (this "
-                   "version pins none: nothing is lost)",
+        doctor_say(f, DOCTOR_WARN, "%.2f MiB may be locked, too little for registered I/O buffers",
                    (double)m->memlock_bytes / MIB);
         fix(f, "ulimit -l unlimited (docker: --ulimit memlock=-1)");
     }

@@ -171,7 +171,7 @@ static bool check_context(struct run *run)
         return true;
     if (document > context)
         return run_fail(run,
-                        "%.300s has %" PRId64 " tokens, the model's context is %" PRId64
+                        "%.300s: %" PRId64 " tokens are to be read, the model's context is %" PRId64
                         ": use --tokens %" PRId64 ", or --beyond-context to go on regardless",
                         run->options.text, document, context, context);
     return run_fail(run,

@@ -41,7 +41,8 @@ typedef struct hr_options {
      * calls enqueue work on the batch's stream and return, and an error of the device makes the
      * context dead: all that is left is to close it. */
     const char *device;
-    /* Threads that compute, the caller's included. 0: one per core that this process may use. */
+    /* Threads that compute, the caller's included. 0: one per core that this process may use. Not
+     * used with CUDA. */
     int32_t threads;
     /* Leave the worker threads where the system puts them; by default each is bound to a core. */
     bool unbound;
@@ -50,8 +51,8 @@ typedef struct hr_options {
      * process (cgroup limits respected); with CUDA nine tenths of the GPU's free memory. */
     uint64_t device_bytes;
     /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx", with CUDA "sm80" or
-     * "sm90"; NULL: the environment's HEADRACE_CAPS (of the CPU), else the best that there is. A
-     * level that the machine lacks is an error. */
+     * "sm90"; NULL: the environment's HEADRACE_CAPS (of the CPU), else the best that there is.
+     * HR_E_INVALID: no such level; HR_E_UNSUPPORTED: the machine lacks it. */
     const char *caps;
     /* NULL: no log. */
     hr_log_fn *log;

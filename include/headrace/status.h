@@ -29,7 +29,9 @@ extern "C" {
     X(HR_E_SYSTEM, -8, "the operating system refused a request",                                   \
       "read hr_error_text(): it has the call and its errno; `headrace doctor` may name the fix")   \
     X(HR_E_DEVICE, -9, "the device is not there or reported an error",                             \
-      "read hr_error_text(); after an error close the context and open another one")               \
+      "read hr_error_text(): what is missing (a driver, a GPU, a build with CUDA; device "         \
+      "\"host\" "                                                                                  \
+      "needs none of them), or what failed: then close the context and open another one")          \
     X(HR_E_TIMEOUT, -10, "the deadline passed first", "wait again, or abort the step")
 
 typedef enum hr_status {

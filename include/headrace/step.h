@@ -34,9 +34,9 @@ typedef struct hr_batch {
     /* [n_seqs] rows of q: the newest n_query[i] positions after the append (more than the sequence
      * has: the first rows then see no key under HR_MASK_CAUSAL). NULL: n_new. */
     const int64_t *n_query;
-    /* CUDA: the cudaStream_t or CUstream on which the step runs; NULL: the context's own. Needed
-     * until commit or abort has returned; afterwards other streams of the context wait for it by
-     * themselves. */
+    /* CUDA: the cudaStream_t or CUstream on which the step runs; NULL: the context's own, which is
+     * in order with the legacy default stream. Needed until commit or abort has returned;
+     * afterwards other streams of the context wait for it by themselves. */
     void *stream;
 } hr_batch;
 
@@ -54,8 +54,9 @@ HR_API hr_status hr_step_destroy(hr_step **step);
 HR_API hr_status hr_step_begin(hr_step *step, const hr_batch *batch);
 
 /* k and v: [new tokens of the batch][kv_heads][dim] with these strides in elements; a stride of 0
- * means packed in that order. Read during the call only. V must be finite in the layer's type
- * (fp16: up to 65504): an infinity or NaN in a V row that a mask hides may spread to rows that
+ * means packed in that order. Read during the call only; with CUDA by work on the step's stream, so
+ * they must stay as they are until the stream has passed the call. V must be finite in the layer's
+ * type (fp16: up to 65504): an infinity or NaN in a V row that a mask hides may spread to rows that
  * cannot see it, since 0 * inf is NaN. */
 typedef struct hr_append_args {
     /* sizeof(hr_append_args). */
@@ -75,7 +76,8 @@ typedef struct hr_append_args {
 HR_API hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *args);
 
 /* q, out: [query tokens of the batch][q_heads][dim]; lse: [query tokens][q_heads]; strides in
- * elements, 0 means packed in that order. out and lse must not overlap q. */
+ * elements, 0 means packed in that order. out and lse must not overlap q. With CUDA all of them,
+ * and sink_logits, belong to the step's stream until it has passed the call. */
 typedef struct hr_attend_args {
     /* sizeof(hr_attend_args). */
     size_t struct_size;
@@ -99,8 +101,8 @@ typedef struct hr_attend_args {
     /* > 0: logits become softcap * tanh(logit / softcap) (Gemma 2, arXiv 2408.00118). 0: off; else
      * 2^-60 to 2^60. */
     float softcap;
-    /* [q_heads], on the host device below +inf, learned sink logits that join each row's softmax
-     * without a value (gpt-oss), or NULL. */
+    /* [q_heads], learned sink logits that join each row's softmax without a value (gpt-oss), or
+     * NULL. The host device refuses +inf and NaN. */
     const float *sink_logits;
 } hr_attend_args;
 
@@ -112,8 +114,9 @@ typedef struct hr_attend_args {
 HR_API hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *args);
 
 /* Waits until the layer's last attend has written its output, or until `deadline_ns` of
- * CLOCK_MONOTONIC. On the host device it has. Errors: HR_E_INVALID, HR_E_STATE, HR_E_TIMEOUT,
- * HR_E_DEVICE. */
+ * CLOCK_MONOTONIC. On the host device it has. To be called before commit, which does not wait:
+ * after it, only waiting for the step's stream tells when out is written. Errors: HR_E_INVALID,
+ * HR_E_STATE, HR_E_TIMEOUT, HR_E_DEVICE. */
 HR_API hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns);
 
 typedef struct hr_commit_args {

@@ -50,6 +50,11 @@ enum {
 
 const int32_t hr_cu_kernels_count = N_KERNELS;
 
+bool hr_cu_level_known(const char *name)
+{
+    return !name || !*name || strcmp(name, "sm80") == 0 || strcmp(name, "sm90") == 0;
+}
+
 int hr_cu_level_choose(int32_t major, int32_t minor, const char *forced, char *why)
 {
     int best = major == 9 && minor == 0 ? HR_CU_SM90 : major >= 8 ? HR_CU_SM80 : 0;
@@ -272,9 +277,11 @@ bool hr_cu_class_make(struct hr_cu_kernels *k, const struct hr_geom *g, uint64_t
     };
     if (!class->prefill || !class->decode) {
         snprintf(why, HR_DEV_TEXT_BYTES,
-                 "no CUDA kernel of this build for dim %d and %zu-byte elements: bf16 and fp16 of "
-                 "dim 64, 96, 128 and 256 may have one",
-                 g->dim, hr_dtype_bytes(g->dtype));
+                 "dim %d in %s has no CUDA kernel: bf16 and fp16 of dim 64, 96, 128 and 256 have",
+                 g->dim,
+                 g->dtype == HR_BF16   ? "bf16"
+                 : g->dtype == HR_FP16 ? "fp16"
+                                       : "fp32");
         return false;
     }
     if (g->group > class->prefill->rows) {

@@ -48,6 +48,9 @@ struct hr_cu_kernel {
 extern const struct hr_cu_kernel hr_cu_kernels_all[];
 extern const int32_t hr_cu_kernels_count;
 
+/* NULL, "", "sm80" or "sm90". */
+bool hr_cu_level_known(const char *name);
+
 /* The level of a compute capability; `forced` "sm80" or "sm90": that one; NULL or "": the best. 0:
  * none, and why[HR_DEV_TEXT_BYTES] says so. */
 int hr_cu_level_choose(int32_t major, int32_t minor, const char *forced, char *why);

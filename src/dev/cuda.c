@@ -10,7 +10,8 @@ enum hr_dev_cuda_fault hr_dev_cuda_open(const struct hr_dev_cuda_options *option
 {
     *dev = NULL;
     snprintf(options->why, HR_DEV_TEXT_BYTES,
-             "this build has no CUDA part: it was made with -Dcuda=disabled or without nvcc");
+             "this build has no CUDA part: it was made without nvcc of CUDA 12.6 or later, or with "
+             "-Dcuda=disabled");
     return HR_DEV_CUDA_ABSENT;
 }
 
@@ -425,8 +426,10 @@ static enum hr_dev_cuda_fault find_device(struct cuda_dev *c, const struct hr_de
 
 static bool make_queues(struct cuda_dev *c)
 {
+    /* A caller who passes no stream means the default one: work is in order with it. */
     for (int i = 0; i < HR_DEV_QUEUES; i++) {
-        if (!TRY(c, cuStreamCreate, &c->own[i], CU_STREAM_NON_BLOCKING))
+        unsigned flags = i == HR_DEV_WORK ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+        if (!TRY(c, cuStreamCreate, &c->own[i], flags))
             return false;
         c->streams[i] = c->own[i];
     }

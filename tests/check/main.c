@@ -334,7 +334,10 @@ int main(int argc, char **argv)
     if (o.json && !write_json(&o, tallies, n, results, n_results))
         return 2;
     if (n == 0 && n_results == 0) {
-        fprintf(stderr, "headrace-check: no test matches %s at that level\n", o.glob);
+        fprintf(stderr,
+                "headrace-check: nothing ran: no test matches %s, or this machine lacks the "
+                "level\n",
+                o.glob);
         return 2;
     }
     return failed > 0;

@@ -194,6 +194,10 @@ static void refuse_names(void)
     hr_context *c;
     CHECK(hr_open(&o, &c) == HR_E_DEVICE);
     CHECK(strlen(hr_error_text(NULL)) > 10);
+    bool built_without = strstr(hr_error_text(NULL), "no CUDA part");
+    o.caps = "avx2"; /* a level of the CPU */
+    CHECK(hr_open(&o, &c) == (built_without ? HR_E_DEVICE : HR_E_INVALID));
+    CHECK(built_without || strstr(hr_error_text(NULL), "avx2"));
 }
 
 int main(void)
