@@ -97,8 +97,12 @@ static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t lay
     cache->n_classes++;
 #ifdef HR_HAVE_CUDA
     char why[HR_DEV_TEXT_BYTES] = "";
-    if (c->cuda && !hr_cu_class_make(c->cuda, g, HR_EXTENT_BYTES, &class->cuda, why))
+    if (c->cuda && !hr_cu_class_make(c->cuda, g, HR_EXTENT_BYTES, &class->cuda, why)) {
+        hr_status dead = hr_context_device_status(c);
+        if (dead != HR_OK)
+            return dead;
         return hr_fail(&c->error, HR_E_UNSUPPORTED, "layer %d: %s", layer, why);
+    }
 #endif
     return HR_OK;
 }

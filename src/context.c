@@ -131,7 +131,8 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
         return hr_fail(error, HR_E_UNSUPPORTED, "cuda:%d: %s", ordinal, why);
     c->cuda = hr_cu_kernels_load(c->dev, &c->alloc, o->caps, why);
     if (!c->cuda)
-        return hr_fail(error, HR_E_DEVICE, "cuda:%d: %s", ordinal, why);
+        return hr_fail(error, c->dev->ops->error(c->dev) ? HR_E_DEVICE : HR_E_NO_MEMORY,
+                       "cuda:%d: %s", ordinal, why);
     c->kernels = hr_cu_planner(hr_cu_kernels_level(c->cuda));
     c->exec = &hr_exec_cuda;
     return HR_OK;

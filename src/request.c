@@ -30,9 +30,10 @@ static hr_status check_seq(const hr_step *step, const hr_batch *b, int32_t i)
                        "batch: %lld query tokens up to sequence %d; the step's limit is %lld",
                        (long long)(step->query_tokens + n_query), i,
                        (long long)step->limits.query_tokens);
-    if (n_query > HR_TOKENS_MAX)
-        return hr_fail(error, HR_E_INVALID, "batch: sequence %d has %lld queries; at most 2^40", i,
-                       (long long)n_query);
+    if (n_query > HR_TOKENS_MAX - step->query_tokens)
+        return hr_fail(error, HR_E_INVALID,
+                       "batch: %lld queries before sequence %d and %lld of it; at most 2^40",
+                       (long long)step->query_tokens, i, (long long)n_query);
     if (n_new > HR_TOKENS_MAX - seq->length)
         return hr_fail(error, HR_E_INVALID, "batch: sequence %d would have %lld + %lld tokens", i,
                        (long long)seq->length, (long long)n_new);

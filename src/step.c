@@ -219,12 +219,13 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         return status;
     step->stream = batch->stream;
     c->dev->ops->set_stream(c->dev, step->stream);
-    status = plan_classes(step);
-    if (status == HR_OK)
-        status = reserve_blocks(step);
-    if (status == HR_OK && !c->exec->begin(step)) {
-        release_before(step, step->n_seqs, 0);
-        status = no_memory(c, "the lists of a step");
+    status = reserve_blocks(step);
+    if (status == HR_OK) {
+        status = plan_classes(step);
+        if (status == HR_OK && !c->exec->begin(step))
+            status = no_memory(c, "the lists of a step");
+        if (status != HR_OK)
+            release_before(step, step->n_seqs, 0);
     }
     if (status != HR_OK) {
         end_step(step);

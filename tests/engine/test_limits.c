@@ -30,6 +30,35 @@ static void test_budget(void **state)
     assert_int_equal(hr_close(&c), HR_OK);
 }
 
+/* Batches far beyond the budget, or whose sum of queries no plan can count, are refused at once. */
+static void test_enormous(void **state)
+{
+    hr_context *c = open_small(2);
+    hr_cache *cache = make_cache(c, 1);
+    hr_step_limits limits = {.struct_size = sizeof(limits),
+                             .seqs = 2,
+                             .new_tokens = INT64_MAX,
+                             .query_tokens = INT64_MAX};
+    const int64_t none[2] = {0, 0}, most[2] = {1ll << 40, 1ll << 40};
+    hr_seq *seqs[2];
+    hr_batch batch = {.struct_size = sizeof(batch), .n_seqs = 2, .seqs = seqs, .n_new = none};
+    hr_step *step;
+    hr_stats stats = {.struct_size = sizeof(stats)};
+    assert_int_equal(hr_step_create(cache, &limits, &step), HR_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hr_seq_create(cache, &seqs[i]), HR_OK);
+    batch.n_query = most;
+    expect_error(c, hr_step_begin(step, &batch), HR_E_INVALID, "1099511627776 queries before");
+    expect_error(c, begin_one(step, seqs[0], 100000000), HR_E_BUDGET, "100000000 tokens");
+    assert_int_equal(hr_context_stats(c, &stats), HR_OK);
+    assert_true(stats.host_bytes_used < 16 << 20); /* no plan was made */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hr_seq_destroy(&seqs[i]), HR_OK);
+    assert_int_equal(hr_step_destroy(&step), HR_OK);
+    assert_int_equal(hr_cache_destroy(&cache), HR_OK);
+    assert_int_equal(hr_close(&c), HR_OK);
+}
+
 /* A reused step allocates nothing from begin to commit, once it has seen a batch as large. */
 static void test_no_allocation(void **state)
 {
@@ -215,9 +244,8 @@ int main(void)
 {
     fill_data();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_budget),        cmocka_unit_test(test_enormous),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_far_offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
