@@ -9,14 +9,19 @@ import re
 import subprocess
 import sys
 
-BAD = re.compile(r"[1-9]\d* bytes (stack frame|spill)|C7508|C7519|serializ|warning", re.IGNORECASE)
+BAD = re.compile(r"[1-9]\d* bytes (stack frame|spill)|C7508|C7519|serializ|\): warning|ptxas warning",
+                 re.IGNORECASE)
 
 
 def main():
     nvcc, out, depfile, *arguments = sys.argv[1:]
     command = [nvcc, *arguments, "-Xptxas", "-v", "-MD", "-MF", depfile, "-o", out]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            check=False)
+    try:
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                encoding="utf-8", errors="replace", check=False)
+    except OSError as error:
+        print(f"{nvcc}: {error.strerror}; it was there when the build folder was set up")
+        return 1
     with open(out + ".txt", "w", encoding="utf-8") as report:
         report.write(result.stdout)
     bad = [line for line in result.stdout.splitlines() if BAD.search(line)]

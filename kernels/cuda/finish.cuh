@@ -27,8 +27,10 @@ struct row_end {
         float shrink = 1.0f;
         if (a.sink_logits) {
             float logit = __fmul_rn(a.sink_logits[head], log2e), both = fmaxf(m, logit);
-            shrink = exp2f(__fsub_rn(m, both));
-            l = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, both)));
+            float base =
+                fmaxf(both, -0x1p127f); /* both may be -inf, and -inf - -inf is no number */
+            shrink = exp2f(__fsub_rn(m, base));
+            l = __fmaf_rn(l, shrink, exp2f(__fsub_rn(logit, base)));
             m = both;
         }
         float sum = fmaxf(l, 0x1p-60f); /* no branch: where l is 0, o is too */

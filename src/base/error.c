@@ -10,6 +10,8 @@ hr_status hr_fail(struct hr_error *error, hr_status status, const char *format, 
     va_start(args, format);
     vsnprintf(error->text, sizeof(error->text), format, args);
     va_end(args);
+    for (char *c = error->text; *c; c++) /* what the caller passed may hold anything */
+        *c = *c == '\n' || *c == '\r' ? ' ' : *c;
     if (error->log)
         error->log(error->log_user, HR_LOG_ERROR, error->text);
     return status;

@@ -256,7 +256,7 @@ void hc_case_make(struct hc_case *c, const struct hc_shape *shape)
     a->lse.data = shape->lse ? c->lse : NULL;
     c->sink_logits = hc_alloc((size_t)heads * 4);
     for (int32_t h = 0; h < heads; h++)
-        c->sink_logits[h] = 3 * hc_value(shape->layout, 3, 0, h, 0);
+        c->sink_logits[h] = h % 4 == 3 ? -INFINITY : 3 * hc_value(shape->layout, 3, 0, h, 0);
     a->sink_logits = shape->sink_logits ? c->sink_logits : NULL;
     for (int32_t i = 0; i < shape->n_seqs; i++)
         fill_sequence(c, i);
