@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/slab.h"
 
-/* Slots without a free block are in no list; a slot's free blocks form a list of their own. The
+/* Parts without a free slot are in no list; a part's free slots form a list of their own. The
  * arrays are sized for the whole arena at once (their untouched pages cost nothing), so taking a
- * block never allocates. */
+ * slot never allocates. */
 
-static size_t slot_array_bytes(const struct hr_slab *s)
+static size_t part_array_bytes(const struct hr_slab *s)
 {
     return (size_t)s->extents_max * sizeof(uint32_t);
 }
 
-static size_t block_array_bytes(const struct hr_slab *s)
+static size_t slot_array_bytes(const struct hr_slab *s)
 {
-    return slot_array_bytes(s) * s->view.blocks_per_extent;
+    return part_array_bytes(s) * s->view.blocks_per_extent;
 }
 
 bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *arena,
@@ -27,20 +27,19 @@ bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *
         .arena = arena,
         .alloc = alloc,
         .extents_max = (uint32_t)((uint64_t)arena->count / run),
+        .parts_limit = (uint32_t)((uint64_t)arena->count / run),
         .run = (uint32_t)run,
         .first_open = HR_BLOCK_NONE,
         .first_empty = HR_BLOCK_NONE,
     };
-    s->extents = hr_alloc_get(alloc, slot_array_bytes(s));
-    s->next_slot = hr_alloc_get(alloc, slot_array_bytes(s));
-    s->prev_slot = hr_alloc_get(alloc, slot_array_bytes(s));
-    s->free_head = hr_alloc_get(alloc, slot_array_bytes(s));
-    s->free_count = hr_alloc_get(alloc, slot_array_bytes(s));
-    s->next_free = hr_alloc_get(alloc, block_array_bytes(s));
-    s->refs = hr_alloc_get(alloc, block_array_bytes(s));
+    s->extents = hr_alloc_get(alloc, part_array_bytes(s));
+    s->next_part = hr_alloc_get(alloc, part_array_bytes(s));
+    s->prev_part = hr_alloc_get(alloc, part_array_bytes(s));
+    s->free_head = hr_alloc_get(alloc, part_array_bytes(s));
+    s->free_count = hr_alloc_get(alloc, part_array_bytes(s));
+    s->next_free = hr_alloc_get(alloc, slot_array_bytes(s));
     s->view.extents = s->extents;
-    if (s->extents && s->next_slot && s->prev_slot && s->free_head && s->free_count &&
-        s->next_free && s->refs)
+    if (s->extents && s->next_part && s->prev_part && s->free_head && s->free_count && s->next_free)
         return true;
     hr_slab_close(s);
     return false;
@@ -48,108 +47,101 @@ bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *
 
 void hr_slab_close(struct hr_slab *s)
 {
-    for (uint32_t slot = s->first_empty; slot != HR_BLOCK_NONE; slot = s->next_slot[slot])
-        s->extents[slot] = HR_BLOCK_NONE;
-    for (uint32_t slot = 0; slot < s->slots; slot++)
-        if (s->extents[slot] != HR_BLOCK_NONE)
-            hr_extents_give(s->arena, s->extents[slot], s->run);
-    hr_alloc_put(s->alloc, s->extents, slot_array_bytes(s));
-    hr_alloc_put(s->alloc, s->next_slot, slot_array_bytes(s));
-    hr_alloc_put(s->alloc, s->prev_slot, slot_array_bytes(s));
-    hr_alloc_put(s->alloc, s->free_head, slot_array_bytes(s));
-    hr_alloc_put(s->alloc, s->free_count, slot_array_bytes(s));
-    hr_alloc_put(s->alloc, s->next_free, block_array_bytes(s));
-    hr_alloc_put(s->alloc, s->refs, block_array_bytes(s));
+    for (uint32_t part = s->first_empty; part != HR_BLOCK_NONE; part = s->next_part[part])
+        s->extents[part] = HR_BLOCK_NONE;
+    for (uint32_t part = 0; part < s->parts; part++)
+        if (s->extents[part] != HR_BLOCK_NONE)
+            hr_extents_give(s->arena, s->extents[part], s->run);
+    hr_alloc_put(s->alloc, s->extents, part_array_bytes(s));
+    hr_alloc_put(s->alloc, s->next_part, part_array_bytes(s));
+    hr_alloc_put(s->alloc, s->prev_part, part_array_bytes(s));
+    hr_alloc_put(s->alloc, s->free_head, part_array_bytes(s));
+    hr_alloc_put(s->alloc, s->free_count, part_array_bytes(s));
+    hr_alloc_put(s->alloc, s->next_free, slot_array_bytes(s));
     *s = (struct hr_slab){.first_empty = HR_BLOCK_NONE};
 }
 
-static void list_open(struct hr_slab *s, uint32_t slot)
+static void list_open(struct hr_slab *s, uint32_t part)
 {
-    s->next_slot[slot] = s->first_open;
-    s->prev_slot[slot] = HR_BLOCK_NONE;
+    s->next_part[part] = s->first_open;
+    s->prev_part[part] = HR_BLOCK_NONE;
     if (s->first_open != HR_BLOCK_NONE)
-        s->prev_slot[s->first_open] = slot;
-    s->first_open = slot;
+        s->prev_part[s->first_open] = part;
+    s->first_open = part;
 }
 
-static void unlist_open(struct hr_slab *s, uint32_t slot)
+static void unlist_open(struct hr_slab *s, uint32_t part)
 {
-    uint32_t next = s->next_slot[slot], prev = s->prev_slot[slot];
+    uint32_t next = s->next_part[part], prev = s->prev_part[part];
     if (next != HR_BLOCK_NONE)
-        s->prev_slot[next] = prev;
+        s->prev_part[next] = prev;
     if (prev != HR_BLOCK_NONE)
-        s->next_slot[prev] = next;
+        s->next_part[prev] = next;
     else
         s->first_open = next;
 }
 
-/* Backs a slot with an extent of the arena and opens it. */
-static bool open_slot(struct hr_slab *s)
+/* Backs a part with an extent of the arena and opens it. */
+static bool open_part(struct hr_slab *s)
 {
-    int64_t extent = hr_extents_take(s->arena, s->run);
-    uint32_t per = s->view.blocks_per_extent, slot = s->first_empty;
+    uint32_t per = s->view.blocks_per_extent, part = s->first_empty;
+    int64_t extent = HR_EXTENT_NONE;
+    if (s->parts_held < s->parts_limit)
+        extent = hr_extents_take(s->arena, s->run);
     if (extent == HR_EXTENT_NONE)
         return false;
-    if (slot != HR_BLOCK_NONE)
-        s->first_empty = s->next_slot[slot];
+    s->parts_held++;
+    if (part != HR_BLOCK_NONE)
+        s->first_empty = s->next_part[part];
     else
-        slot = s->slots++;
-    s->extents[slot] = (uint32_t)extent;
-    s->free_count[slot] = per;
-    s->free_head[slot] = slot * per;
-    for (uint32_t i = 0; i < per; i++) {
-        s->next_free[slot * per + i] = i + 1 < per ? slot * per + i + 1 : HR_BLOCK_NONE;
-        s->refs[slot * per + i] = 0;
-    }
-    list_open(s, slot);
+        part = s->parts++;
+    s->extents[part] = (uint32_t)extent;
+    s->free_count[part] = per;
+    s->free_head[part] = part * per;
+    for (uint32_t i = 0; i < per; i++)
+        s->next_free[part * per + i] = i + 1 < per ? part * per + i + 1 : HR_BLOCK_NONE;
+    list_open(s, part);
     return true;
 }
 
-int64_t hr_slab_take(struct hr_slab *s, uint32_t *blocks, int64_t count)
+int64_t hr_slab_take(struct hr_slab *s, uint32_t *slots, int64_t count)
 {
     int64_t n = 0;
-    while (n < count && (s->first_open != HR_BLOCK_NONE || open_slot(s))) {
-        uint32_t slot = s->first_open, block = s->free_head[slot];
-        int64_t here = s->free_count[slot] < count - n ? s->free_count[slot] : count - n;
+    while (n < count && (s->first_open != HR_BLOCK_NONE || open_part(s))) {
+        uint32_t part = s->first_open, slot = s->free_head[part];
+        int64_t here = s->free_count[part] < count - n ? s->free_count[part] : count - n;
         for (int64_t i = 0; i < here; i++) {
-            blocks[n + i] = block;
-            s->refs[block] = 1;
-            block = s->next_free[block];
+            slots[n + i] = slot;
+            slot = s->next_free[slot];
         }
         n += here;
-        s->free_head[slot] = block;
-        s->free_count[slot] -= (uint32_t)here;
-        if (s->free_count[slot] == 0)
-            unlist_open(s, slot);
+        s->free_head[part] = slot;
+        s->free_count[part] -= (uint32_t)here;
+        if (s->free_count[part] == 0)
+            unlist_open(s, part);
     }
-    s->blocks_used += (uint64_t)n;
+    s->slots_used += (uint64_t)n;
     return n;
 }
 
-void hr_slab_share(struct hr_slab *s, uint32_t block)
+/* Takes a part out of the open list and returns its extent. */
+static void close_part(struct hr_slab *s, uint32_t part)
 {
-    s->refs[block]++;
+    unlist_open(s, part);
+    hr_extents_give(s->arena, s->extents[part], s->run);
+    s->next_part[part] = s->first_empty;
+    s->first_empty = part;
+    s->parts_held--;
 }
 
-/* Takes a slot out of the open list and returns its extent. */
-static void close_slot(struct hr_slab *s, uint32_t slot)
+void hr_slab_give(struct hr_slab *s, uint32_t slot)
 {
-    unlist_open(s, slot);
-    hr_extents_give(s->arena, s->extents[slot], s->run);
-    s->next_slot[slot] = s->first_empty;
-    s->first_empty = slot;
-}
-
-void hr_slab_give(struct hr_slab *s, uint32_t block)
-{
-    uint32_t slot = block / s->view.blocks_per_extent;
-    if (--s->refs[block] > 0)
-        return;
-    s->blocks_used--;
-    s->next_free[block] = s->free_head[slot];
-    s->free_head[slot] = block;
-    if (s->free_count[slot]++ == 0)
-        list_open(s, slot);
-    if (s->free_count[slot] == s->view.blocks_per_extent)
-        close_slot(s, slot);
+    uint32_t part = slot / s->view.blocks_per_extent;
+    s->slots_used--;
+    s->next_free[slot] = s->free_head[part];
+    s->free_head[part] = slot;
+    if (s->free_count[part]++ == 0)
+        list_open(s, part);
+    if (s->free_count[part] == s->view.blocks_per_extent)
+        close_part(s, part);
 }

@@ -4,6 +4,7 @@
 #include "src/base/clock.h"
 #include "src/exec.h"
 #include "src/request.h"
+#include "src/reserve.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -209,6 +210,8 @@ hr_status hr_step_begin(hr_step *step, const hr_batch *batch)
     if (step->open)
         return hr_fail(error, HR_E_STATE, "the step is open: commit or abort it first");
     hr_status status = hr_context_device_status(step->cache->context);
+    if (status == HR_OK)
+        status = hr_cache_status(step->cache);
     return status == HR_OK ? hr_step_open(step, batch) : status;
 }
 
@@ -233,6 +236,7 @@ hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *arg
     if (status != HR_OK)
         return status;
     step->cache->context->exec->append(step, layer, &k, &v);
+    hr_reserve_written(step, layer);
     step->appended[layer] = true;
     return hr_context_device_status(step->cache->context);
 }

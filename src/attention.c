@@ -3,6 +3,7 @@
 
 #include "src/exec.h"
 #include "src/request.h"
+#include "src/reserve.h"
 
 struct run {
     hr_context *context;
@@ -77,6 +78,7 @@ static hr_status compute(struct run *run, const hr_attention_args *a)
         return status;
     hr_context *c = run->context;
     c->exec->append(run->step, 0, &k, &v);
+    hr_reserve_written(run->step, 0);
     status = hr_exec_attend(run->step, 0, &attend);
     if (status != HR_OK)
         return status;

@@ -74,13 +74,12 @@ static bool geom_equal(const struct hr_geom *a, const struct hr_geom *b)
            a->dtype == b->dtype && a->window == b->window && a->sinks == b->sinks;
 }
 
-/* Finds or makes the class of a geometry. */
-static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t layer, int32_t *index)
+/* Finds or makes the pool for blocks of a size. */
+static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
 {
     hr_context *c = cache->context;
-    uint64_t block_bytes = hr_block_bytes(g);
-    for (*index = 0; *index < cache->n_classes; ++*index)
-        if (geom_equal(&cache->classes[*index].geom, g))
+    for (*index = 0; *index < cache->n_pools; ++*index)
+        if (hr_blocks_bytes(&cache->pools[*index]) == block_bytes)
             return HR_OK;
     uint64_t extents = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
     if (extents > (uint64_t)c->extents.count)
@@ -88,12 +87,27 @@ static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t lay
                        "one block of %d tokens takes %llu bytes; the K/V budget is %llu bytes",
                        HR_BLOCK_TOKENS, (unsigned long long)block_bytes,
                        (unsigned long long)c->dev->arena_bytes);
-    struct hr_class *class = &cache->classes[*index];
-    class->geom = *g;
-    if (!hr_slab_init(&class->slab, &c->alloc, &c->extents, c->dev->arena, block_bytes))
+    if (!hr_blocks_init(&cache->pools[*index], &c->alloc, &c->extents, c->dev->arena, block_bytes,
+                        0))
         return hr_fail(&c->error, HR_E_NO_MEMORY,
                        "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
                        (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
+    cache->n_pools++;
+    return HR_OK;
+}
+
+/* Finds or makes the class of a geometry. */
+static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t layer, int32_t *index)
+{
+    hr_context *c = cache->context;
+    for (*index = 0; *index < cache->n_classes; ++*index)
+        if (geom_equal(&cache->classes[*index].geom, g))
+            return HR_OK;
+    struct hr_class *class = &cache->classes[*index];
+    class->geom = *g;
+    hr_status status = pool_for(cache, hr_block_bytes(g), &class->pool);
+    if (status != HR_OK)
+        return status;
     cache->n_classes++;
 #ifdef HR_HAVE_CUDA
     char why[HR_DEV_TEXT_BYTES] = "";
@@ -145,8 +159,9 @@ hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out
     c->caches++;
     cache->classes = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->classes));
     cache->class_of = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->class_of));
+    cache->pools = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->pools));
     hr_status status =
-        cache->classes && cache->class_of
+        cache->classes && cache->class_of && cache->pools
             ? add_layers(cache, o)
             : hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %d layers", o->n_layers);
     if (status != HR_OK)
@@ -159,29 +174,42 @@ hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out
 void hr_cache_free(hr_cache *cache)
 {
     hr_context *c = cache->context;
-    for (int32_t i = 0; i < cache->n_classes; i++)
-        hr_slab_close(&cache->classes[i].slab);
+    for (int32_t i = 0; i < cache->n_pools; i++)
+        hr_blocks_close(&cache->pools[i]);
+    hr_alloc_put(&c->alloc, cache->pools, (size_t)cache->n_layers * sizeof(*cache->pools));
     hr_alloc_put(&c->alloc, cache->classes, (size_t)cache->n_layers * sizeof(*cache->classes));
     hr_alloc_put(&c->alloc, cache->class_of, (size_t)cache->n_layers * sizeof(*cache->class_of));
     hr_alloc_put(&c->alloc, cache, sizeof(*cache));
     c->caches--;
 }
 
-int64_t hr_cache_take(hr_cache *cache, int32_t layer, uint32_t *blocks, int64_t count)
+int64_t hr_cache_take(hr_cache *cache, int32_t layer, uint32_t *blocks, uint32_t *slots,
+                      int64_t count)
 {
     hr_context *c = cache->context;
-    struct hr_slab *slab = hr_cache_slab(cache, layer);
-    int64_t taken = hr_slab_take(slab, blocks, count);
-    c->kv_bytes_used += (uint64_t)taken * slab->view.block_bytes;
+    struct hr_blocks *pool = hr_cache_pool(cache, layer);
+    int64_t taken = hr_blocks_take(pool, blocks, slots, count);
+    c->kv_bytes_used += (uint64_t)taken * hr_blocks_bytes(pool);
     if (c->kv_bytes_used > c->kv_bytes_peak)
         c->kv_bytes_peak = c->kv_bytes_used;
     return taken;
 }
 
-void hr_cache_give(hr_cache *cache, int32_t layer, uint32_t block)
+void hr_cache_drop(hr_cache *cache, int32_t layer, uint32_t block)
 {
-    struct hr_slab *slab = hr_cache_slab(cache, layer);
-    uint64_t before = slab->blocks_used;
-    hr_slab_give(slab, block);
-    cache->context->kv_bytes_used -= (before - slab->blocks_used) * slab->view.block_bytes;
+    struct hr_blocks *pool = hr_cache_pool(cache, layer);
+    uint64_t before = pool->used;
+    hr_blocks_drop(pool, block);
+    cache->context->kv_bytes_used -= (before - pool->used) * hr_blocks_bytes(pool);
+}
+
+hr_status hr_cache_status(const hr_cache *cache)
+{
+    for (int32_t i = 0; i < cache->n_pools; i++)
+        if (cache->pools[i].broken)
+            return hr_fail(&cache->context->error, HR_E_BUG,
+                           "a block of %llu bytes was to %s, which its state forbids",
+                           (unsigned long long)hr_blocks_bytes(&cache->pools[i]),
+                           hr_life_event_name(cache->pools[i].broken_event));
+    return HR_OK;
 }

@@ -5,7 +5,7 @@
 static void view_layer(hr_step *step, int32_t layer)
 {
     for (int32_t i = 0; i < step->n_seqs; i++)
-        step->views[i].blocks = hr_seq_blocks(step->seqs[i], layer);
+        step->views[i].blocks = hr_seq_slots(step->seqs[i], layer);
 }
 
 static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
@@ -14,10 +14,10 @@ static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const 
     struct hr_dev *dev = cache->context->dev;
     view_layer(step, layer);
     for (int32_t i = 0; i < step->n_seqs; i++)
-        step->copy_from[i] = step->replaced[(int64_t)i * cache->n_layers + layer];
+        step->copy_from[i] = hr_step_copied_slot(step, i, layer);
     struct hr_append job = {
         .geom = *hr_cache_geom(cache, layer),
-        .pool = hr_cache_slab(cache, layer)->view,
+        .pool = *hr_cache_view(cache, layer),
         .seqs = step->views,
         .k = *k,
         .v = *v,
@@ -51,7 +51,7 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *attend)
     const struct hr_plan *plan = &step->plans[cache->class_of[layer]];
     struct attend_job job = {attend, cache->kernels, plan->n_tiles};
     view_layer(step, layer);
-    attend->pool = hr_cache_slab(cache, layer)->view;
+    attend->pool = *hr_cache_view(cache, layer);
     attend->seqs = step->views;
     attend->tiles = plan->tiles;
     attend->chunks = plan->chunks;

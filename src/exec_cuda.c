@@ -134,10 +134,10 @@ static void fill_seqs(const hr_step *step)
 }
 
 /* The block's place in the arena, in the kernels' units. */
-static uint32_t page_of(const hr_step *step, int32_t layer, uint32_t block)
+static uint32_t page_of(const hr_step *step, int32_t layer, uint32_t slot)
 {
-    const struct hr_pool_view *view = &hr_cache_slab(step->cache, layer)->view;
-    uint64_t at = (uint64_t)(hr_block_addr(view, block) - view->base);
+    const struct hr_pool_view *view = hr_cache_view(step->cache, layer);
+    uint64_t at = (uint64_t)(hr_block_addr(view, slot) - view->base);
     const struct hr_geom *g = hr_cache_geom(step->cache, layer);
     return (uint32_t)(at / (uint64_t)hr_unit_bytes(g->dim, (int32_t)hr_dtype_bytes(g->dtype)));
 }
@@ -148,12 +148,12 @@ static void fill_layer(const hr_step *step, int32_t layer)
     uint32_t *page = (uint32_t *)(cu->pinned + cu->pages) + layer * cu->n_blocks;
     uint32_t *copy = (uint32_t *)(cu->pinned + cu->copy_from) + (int64_t)layer * step->n_seqs;
     for (int32_t i = 0; i < step->n_seqs; i++) {
-        const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
-        uint32_t old = step->replaced[(int64_t)i * step->cache->n_layers + layer];
+        const uint32_t *slots = hr_seq_slots(step->seqs[i], layer);
+        uint32_t copied = hr_step_copied_slot(step, i, layer);
         int64_t n = hr_blocks_of(step->views[i].n_kv);
         for (int64_t b = 0; b < n; b++)
-            *page++ = page_of(step, layer, blocks[b]);
-        copy[i] = old == HR_BLOCK_NONE ? UINT32_MAX : page_of(step, layer, old);
+            *page++ = page_of(step, layer, slots[b]);
+        copy[i] = copied == HR_BLOCK_NONE ? UINT32_MAX : page_of(step, layer, copied);
     }
 }
 

@@ -17,14 +17,14 @@ hr_status hr_seq_make(hr_cache *cache, hr_seq **out)
 
 static size_t table_bytes(const hr_seq *seq, int64_t capacity)
 {
-    return (size_t)seq->cache->n_layers * (size_t)capacity * sizeof(uint32_t);
+    return 2 * (size_t)seq->cache->n_layers * (size_t)capacity * sizeof(uint32_t);
 }
 
 void hr_seq_free(hr_seq *seq)
 {
     hr_cache *cache = seq->cache;
     struct hr_alloc *alloc = &cache->context->alloc;
-    hr_seq_give_blocks(seq, 0, hr_blocks_of(seq->length));
+    hr_seq_drop_blocks(seq, 0, hr_blocks_of(seq->length));
     hr_alloc_put(alloc, seq->table, table_bytes(seq, seq->capacity));
     hr_alloc_put(alloc, seq, sizeof(*seq));
     cache->users--;
@@ -44,19 +44,19 @@ hr_status hr_seq_reserve(hr_seq *seq, int64_t blocks)
         return hr_fail(&c->error, HR_E_NO_MEMORY,
                        "no memory for a table of %lld blocks x %d layers", (long long)capacity,
                        seq->cache->n_layers);
-    for (int32_t l = 0; l < seq->cache->n_layers && have > 0; l++)
-        memcpy(table + l * capacity, hr_seq_blocks(seq, l), (size_t)have * sizeof(*table));
+    for (int32_t l = 0; l < 2 * seq->cache->n_layers && have > 0; l++)
+        memcpy(table + l * capacity, seq->table + l * seq->capacity, (size_t)have * sizeof(*table));
     hr_alloc_put(&c->alloc, seq->table, table_bytes(seq, seq->capacity));
     seq->table = table;
     seq->capacity = capacity;
     return HR_OK;
 }
 
-void hr_seq_give_blocks(hr_seq *seq, int64_t keep, int64_t have)
+void hr_seq_drop_blocks(hr_seq *seq, int64_t keep, int64_t have)
 {
     for (int32_t l = 0; l < seq->cache->n_layers; l++)
         for (int64_t b = keep; b < have; b++)
-            hr_cache_give(seq->cache, l, hr_seq_blocks(seq, l)[b]);
+            hr_cache_drop(seq->cache, l, hr_seq_blocks(seq, l)[b]);
 }
 
 hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child)
@@ -75,8 +75,9 @@ hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child)
     for (int32_t l = 0; l < cache->n_layers; l++)
         for (int64_t b = 0; b < blocks; b++) {
             uint32_t block = hr_seq_blocks(parent, l)[b];
-            hr_slab_share(hr_cache_slab(cache, l), block);
+            hr_blocks_event(hr_cache_pool(cache, l), block, HR_LIFE_SHARE);
             hr_seq_blocks(seq, l)[b] = block;
+            hr_seq_slots(seq, l)[b] = hr_seq_slots(parent, l)[b];
         }
     seq->length = length;
     seq->foreign_tail = length % HR_BLOCK_TOKENS != 0;
@@ -91,10 +92,10 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
         return;
     for (int32_t l = 0; l < seq->cache->n_layers; l++) {
         const struct hr_geom *g = hr_cache_geom(seq->cache, l);
-        const struct hr_pool_view *view = &hr_cache_slab(seq->cache, l)->view;
+        const struct hr_pool_view *view = hr_cache_view(seq->cache, l);
         size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
         for (int32_t h = 0; h < g->kv_heads; h++) {
-            unsigned char *page = hr_page_addr(g, view, hr_seq_blocks(seq, l)[index], h);
+            unsigned char *page = hr_page_addr(g, view, hr_seq_slots(seq, l)[index], h);
             unsigned char *values = page + hr_page_bytes(g) / 2;
             dev->ops->zero(dev, values + (size_t)from * row_bytes, (size_t)(to - from) * row_bytes);
         }
@@ -105,9 +106,20 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
 static bool is_shared(const hr_seq *seq, int64_t index)
 {
     for (int32_t l = 0; l < seq->cache->n_layers; l++)
-        if (hr_cache_slab(seq->cache, l)->refs[hr_seq_blocks(seq, l)[index]] > 1)
+        if (hr_blocks_shared(hr_cache_pool(seq->cache, l), hr_seq_blocks(seq, l)[index]))
             return true;
     return false;
+}
+
+/* Rows of block `index` may be written again. */
+static void reopen(hr_seq *seq, int64_t index)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers; l++) {
+        struct hr_blocks *pool = hr_cache_pool(seq->cache, l);
+        uint32_t block = hr_seq_blocks(seq, l)[index];
+        if (pool->all[block].life.phase == HR_LIFE_SEALED)
+            hr_blocks_event(pool, block, HR_LIFE_REOPEN);
+    }
 }
 
 void hr_seq_cut(hr_seq *seq, int64_t length)
@@ -115,7 +127,7 @@ void hr_seq_cut(hr_seq *seq, int64_t length)
     int64_t old = seq->length, last = length / HR_BLOCK_TOKENS, fill = length % HR_BLOCK_TOKENS;
     if (length == old)
         return;
-    hr_seq_give_blocks(seq, hr_blocks_of(length), hr_blocks_of(old));
+    hr_seq_drop_blocks(seq, hr_blocks_of(length), hr_blocks_of(old));
     seq->length = length;
     bool same_block = fill > 0 && old <= (last + 1) * HR_BLOCK_TOKENS;
     if (fill == 0) {
@@ -124,6 +136,7 @@ void hr_seq_cut(hr_seq *seq, int64_t length)
         seq->foreign_tail = true;
     } else if (!same_block || !seq->foreign_tail) {
         int64_t end = same_block ? old - last * HR_BLOCK_TOKENS : HR_BLOCK_TOKENS;
+        reopen(seq, last);
         hr_seq_zero_values(seq, last, fill, end);
         seq->foreign_tail = false;
     }

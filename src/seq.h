@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sequence: its length and, per layer, the ids of its blocks. */
+/* A sequence: its length and, per layer, its blocks and where they are. */
 #ifndef HR_SEQ_H
 #define HR_SEQ_H
 
@@ -7,9 +7,9 @@
 
 struct hr_seq {
     hr_cache *cache;
-    hr_step *step;    /* the open step that holds it, or NULL */
-    int64_t length;   /* committed tokens */
-    uint32_t *table;  /* [n_layers][capacity] block ids, oldest first */
+    hr_step *step;   /* the open step that holds it, or NULL */
+    int64_t length;  /* committed tokens */
+    uint32_t *table; /* [2][n_layers][capacity] blocks, oldest first, and behind them their slots */
     int64_t capacity; /* blocks per layer that the table has room for */
     /* The last block may hold rows of another sequence past `length` (a fork or truncate inside a
      * shared block): copy it before appending, even when the other owner is gone. */
@@ -24,8 +24,8 @@ void hr_seq_cut(hr_seq *seq, int64_t length);
 /* Makes room for `blocks` per layer. */
 hr_status hr_seq_reserve(hr_seq *seq, int64_t blocks);
 
-/* Gives back the blocks [keep, have) of every layer. */
-void hr_seq_give_blocks(hr_seq *seq, int64_t keep, int64_t have);
+/* Lets go of the blocks [keep, have) of every layer. */
+void hr_seq_drop_blocks(hr_seq *seq, int64_t keep, int64_t have);
 
 /* Zeroes V rows [from, to) of block `index` in all layers: rows that no token owns must be finite,
  * since 0 * NaN is NaN. */
@@ -36,13 +36,18 @@ static inline uint32_t *hr_seq_blocks(const hr_seq *seq, int32_t layer)
     return seq->table ? seq->table + (int64_t)layer * seq->capacity : NULL;
 }
 
+static inline uint32_t *hr_seq_slots(const hr_seq *seq, int32_t layer)
+{
+    return seq->table ? seq->table + (seq->cache->n_layers + (int64_t)layer) * seq->capacity : NULL;
+}
+
 /* Whether an append must first copy the last block of `layer`. */
 static inline bool hr_seq_must_copy(const hr_seq *seq, int32_t layer)
 {
     if (seq->length % HR_BLOCK_TOKENS == 0)
         return false;
     uint32_t last = hr_seq_blocks(seq, layer)[seq->length / HR_BLOCK_TOKENS];
-    return seq->foreign_tail || hr_cache_slab(seq->cache, layer)->refs[last] > 1;
+    return seq->foreign_tail || hr_blocks_shared(hr_cache_pool(seq->cache, layer), last);
 }
 
 #endif

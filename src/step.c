@@ -5,6 +5,7 @@
 
 #include "src/exec.h"
 #include "src/request.h"
+#include "src/reserve.h"
 
 static hr_status no_memory(hr_context *c, const char *what)
 {
@@ -116,92 +117,6 @@ static hr_status plan_classes(hr_step *step)
     return step->state ? HR_OK : no_memory(c, "the workspace of a step");
 }
 
-static uint32_t *replaced_of(const hr_step *step, int32_t i, int32_t layer)
-{
-    return &step->replaced[(int64_t)i * step->cache->n_layers + layer];
-}
-
-/* Gives sequence i what one layer needs: its own copy of a shared last block, then new blocks.
- * False: the budget is used up; what was taken is recorded in `replaced` and *taken. */
-static bool reserve_layer(hr_step *step, int32_t i, int32_t layer, int64_t *taken)
-{
-    hr_seq *seq = step->seqs[i];
-    uint32_t *blocks = hr_seq_blocks(seq, layer);
-    int64_t have = hr_blocks_of(seq->length), want = hr_blocks_of(step->views[i].n_kv);
-    *taken = have;
-    if (hr_step_new(step, i) > 0 && hr_seq_must_copy(seq, layer)) {
-        uint32_t copy;
-        if (hr_cache_take(step->cache, layer, &copy, 1) == 0)
-            return false;
-        *replaced_of(step, i, layer) = blocks[have - 1];
-        blocks[have - 1] = copy;
-    }
-    if (want > have)
-        *taken += hr_cache_take(step->cache, layer, blocks + have, want - have);
-    return *taken == want;
-}
-
-/* Undoes reserve_layer. */
-static void release_layer(hr_step *step, int32_t i, int32_t layer, int64_t taken)
-{
-    hr_seq *seq = step->seqs[i];
-    uint32_t *blocks = hr_seq_blocks(seq, layer), *old = replaced_of(step, i, layer);
-    int64_t have = hr_blocks_of(seq->length);
-    for (int64_t b = taken; b-- > have;)
-        hr_cache_give(step->cache, layer, blocks[b]);
-    if (*old != HR_BLOCK_NONE) {
-        hr_cache_give(step->cache, layer, blocks[have - 1]);
-        blocks[have - 1] = *old;
-        *old = HR_BLOCK_NONE;
-    }
-}
-
-static hr_status budget_error(const hr_step *step, int32_t i, int32_t layer)
-{
-    const hr_context *c = step->cache->context;
-    return hr_fail(&step->cache->context->error, HR_E_BUDGET,
-                   "sequence %d of the batch needs %lld tokens: no block is left for layer %d; "
-                   "%llu of %llu bytes of K/V are used, in %lld of %lld extents; a block takes "
-                   "%llu",
-                   i, (long long)step->views[i].n_kv, layer, (unsigned long long)c->kv_bytes_used,
-                   (unsigned long long)c->dev->arena_bytes, (long long)c->extents.used_count,
-                   (long long)c->extents.count,
-                   (unsigned long long)hr_cache_slab(step->cache, layer)->view.block_bytes);
-}
-
-/* Undoes what reserve_layer did before layer `l` of sequence `i`. */
-static void release_before(hr_step *step, int32_t i, int32_t l)
-{
-    while (i > 0 || l > 0) {
-        i = l > 0 ? i : i - 1;
-        l = l > 0 ? l - 1 : step->cache->n_layers - 1;
-        release_layer(step, i, l, hr_blocks_of(step->views[i].n_kv));
-    }
-}
-
-/* All blocks of the step, or none. */
-static hr_status reserve_blocks(hr_step *step)
-{
-    int32_t layers = step->cache->n_layers;
-    for (int32_t i = 0; i < step->n_seqs; i++) {
-        hr_status status = hr_seq_reserve(step->seqs[i], hr_blocks_of(step->views[i].n_kv));
-        if (status != HR_OK)
-            return status;
-        memset(replaced_of(step, i, 0), 0xff, (size_t)layers * sizeof(*step->replaced));
-    }
-    for (int32_t i = 0; i < step->n_seqs; i++)
-        for (int32_t l = 0; l < layers; l++) {
-            int64_t taken;
-            if (reserve_layer(step, i, l, &taken))
-                continue;
-            hr_status status = budget_error(step, i, l);
-            release_layer(step, i, l, taken);
-            release_before(step, i, l);
-            return status;
-        }
-    return HR_OK;
-}
-
 /* The caller may destroy the step's stream once it has done with it. */
 static void end_step(hr_step *step)
 {
@@ -219,13 +134,13 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         return status;
     step->stream = batch->stream;
     c->dev->ops->set_stream(c->dev, step->stream);
-    status = reserve_blocks(step);
+    status = hr_reserve_take(step);
     if (status == HR_OK) {
         status = plan_classes(step);
         if (status == HR_OK && !c->exec->begin(step))
             status = no_memory(c, "the lists of a step");
-        if (status != HR_OK)
-            release_before(step, step->n_seqs, 0);
+        for (int32_t i = step->n_seqs; status != HR_OK && i-- > 0;)
+            hr_reserve_undo(step, i);
     }
     if (status != HR_OK) {
         end_step(step);
@@ -252,9 +167,8 @@ static void undo_seq(hr_step *step, int32_t i)
     hr_seq *seq = step->seqs[i];
     int64_t n_kv = step->views[i].n_kv, fill = seq->length % HR_BLOCK_TOKENS;
     int64_t last = seq->length / HR_BLOCK_TOKENS;
-    bool copied = *replaced_of(step, i, 0) != HR_BLOCK_NONE;
-    for (int32_t l = 0; l < step->cache->n_layers; l++)
-        release_layer(step, i, l, hr_blocks_of(n_kv));
+    bool copied = step->replaced[(int64_t)i * step->cache->n_layers] != HR_BLOCK_NONE;
+    hr_reserve_undo(step, i);
     if (fill > 0 && n_kv > seq->length && !copied && any_appended(step)) {
         int64_t end = n_kv - last * HR_BLOCK_TOKENS;
         hr_seq_zero_values(seq, last, fill, end < HR_BLOCK_TOKENS ? end : HR_BLOCK_TOKENS);
@@ -265,12 +179,7 @@ static void undo_seq(hr_step *step, int32_t i)
 static void keep_seq(hr_step *step, int32_t i, int64_t kept)
 {
     hr_seq *seq = step->seqs[i];
-    for (int32_t l = 0; l < step->cache->n_layers; l++) {
-        uint32_t *old = replaced_of(step, i, l);
-        if (*old != HR_BLOCK_NONE)
-            hr_cache_give(step->cache, l, *old);
-        *old = HR_BLOCK_NONE;
-    }
+    hr_reserve_keep(step, i);
     seq->foreign_tail = false;
     int64_t length = seq->length + kept;
     seq->length = step->views[i].n_kv;

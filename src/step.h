@@ -38,6 +38,14 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch);
 hr_status hr_step_close(hr_step *step, const int64_t *kept);
 void hr_step_undo(hr_step *step);
 
+/* Slot of the shared last block whose rows sequence i's own copy of it begins with; HR_BLOCK_NONE:
+ * it needs none. */
+static inline uint32_t hr_step_copied_slot(const hr_step *step, int32_t i, int32_t layer)
+{
+    uint32_t old = step->replaced[(int64_t)i * step->cache->n_layers + layer];
+    return old == HR_BLOCK_NONE ? old : hr_cache_pool(step->cache, layer)->all[old].slot;
+}
+
 static inline int64_t hr_step_new(const hr_step *step, int32_t i)
 {
     return step->views[i].n_new;

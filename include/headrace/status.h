@@ -32,7 +32,14 @@ extern "C" {
       "read hr_error_text(): what is missing (a driver, a GPU, a build with CUDA; device "         \
       "\"host\" "                                                                                  \
       "needs none of them), or what failed: then close the context and open another one")          \
-    X(HR_E_TIMEOUT, -10, "the deadline passed first", "wait again, or abort the step")
+    X(HR_E_TIMEOUT, -10, "the deadline passed first", "wait again, or abort the step")             \
+    X(HR_E_IO, -11, "a file of the disk tier could not be read or written",                        \
+      "read hr_error_text(): it has the place and its errno; abort the step, and see to the disk") \
+    X(HR_E_CORRUPT, -12, "K/V came back from disk other than they were written",                   \
+      "abort the step; hr_error_text() names the block: its sequence cannot be used any more")     \
+    X(HR_E_CANCELLED, -13, "the step was cancelled", "abort the step")                             \
+    X(HR_E_BUG, -14, "headrace broke one of its own rules",                                        \
+      "report hr_error_text(), with the steps before")
 
 typedef enum hr_status {
 #define HR_STATUS_ENUM(name, value, text, todo) name = value,

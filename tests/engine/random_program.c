@@ -162,11 +162,11 @@ static void expect_zero_tail(struct world *w, const struct model_seq *m)
     int64_t fill = m->length % HR_BLOCK_TOKENS, last = m->length / HR_BLOCK_TOKENS;
     for (int l = 0; l < LAYERS && fill > 0 && !m->seq->foreign_tail; l++) {
         const struct hr_geom *g = hr_cache_geom(w->cache, l);
-        const struct hr_slab *slab = hr_cache_slab(w->cache, l);
-        uint32_t block = hr_seq_blocks(m->seq, l)[last];
+        const struct hr_blocks *pool = hr_cache_pool(w->cache, l);
+        const struct hr_block *block = &pool->all[hr_seq_blocks(m->seq, l)[last]];
         size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
-        for (int32_t h = 0; h < g->kv_heads && slab->refs[block] == 1; h++) {
-            unsigned char *page = hr_page_addr(g, &slab->view, block, h);
+        for (int32_t h = 0; h < g->kv_heads && block->life.refs == 1; h++) {
+            unsigned char *page = hr_page_addr(g, &pool->slots.view, block->slot, h);
             unsigned char *v = page + hr_page_bytes(g) / 2;
             for (size_t i = (size_t)fill * row_bytes; i < HR_BLOCK_TOKENS * row_bytes; i++)
                 if (v[i] != 0)
