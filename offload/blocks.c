@@ -29,7 +29,13 @@ void hr_blocks_close(struct hr_blocks *b)
 
 void hr_blocks_event(struct hr_blocks *b, uint32_t block, enum hr_life_event event)
 {
-    if (hr_life_apply(&b->all[block].life, event) || b->broken)
+    if (!hr_life_apply(&b->all[block].life, event))
+        hr_blocks_break(b, event);
+}
+
+void hr_blocks_break(struct hr_blocks *b, enum hr_life_event event)
+{
+    if (b->broken)
         return;
     b->broken = true;
     b->broken_event = event;
@@ -44,6 +50,7 @@ static uint32_t new_number(struct hr_blocks *b)
         b->first_free = b->all[block].next;
     b->all[block] = (struct hr_block){.slot = HR_BLOCK_NONE, .lower = HR_BLOCK_NONE};
     b->used++;
+    b->owned++;
     return block;
 }
 
@@ -90,6 +97,7 @@ void hr_blocks_drop(struct hr_blocks *b, uint32_t block)
 {
     struct hr_block *x = &b->all[block];
     hr_blocks_event(b, block, HR_LIFE_DROP);
+    b->owned -= x->life.refs == 0;
     if (x->life.phase != HR_LIFE_FREE)
         return;
     hr_slab_give(&b->slots, x->slot);

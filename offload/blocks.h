@@ -19,6 +19,7 @@ struct hr_blocks {
     struct hr_alloc *alloc;
     struct hr_block *all; /* [max], touched as far as `high` */
     uint64_t used;        /* blocks that are not free */
+    uint64_t owned;       /* those that have an owner */
     uint32_t max, high;
     uint32_t first_free; /* of those below `high` */
     /* The first event that a guard forbade: a bug of the engine. */
@@ -33,6 +34,9 @@ void hr_blocks_close(struct hr_blocks *b);
 
 /* Applies an event to a block; one that is forbidden is kept in `broken`. */
 void hr_blocks_event(struct hr_blocks *b, uint32_t block, enum hr_life_event event);
+
+/* Notes what should never be: `event` is missing or forbidden. */
+void hr_blocks_break(struct hr_blocks *b, enum hr_life_event event);
 
 /* Takes up to `count` new blocks with a slot each. Returns how many; never allocates. */
 int64_t hr_blocks_take(struct hr_blocks *b, uint32_t *blocks, uint32_t *slots, int64_t count);

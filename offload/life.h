@@ -10,7 +10,7 @@
 
 enum hr_life_phase {
     HR_LIFE_FREE, /* no block */
-    HR_LIFE_OPEN, /* rows are being written, or may be: the last block of one sequence */
+    HR_LIFE_OPEN, /* rows are being written, or may be: the last block of its sequences */
     HR_LIFE_FULL, /* every row written, by a step that has not committed: may move, not be shared */
     HR_LIFE_SEALED, /* every row committed: immutable, may be shared */
     HR_LIFE_DYING,  /* no owner is left; a transfer of it is under way */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots of one size over extents, of the arena or of files. An extent goes back when its last slot is
- * given back. */
+/* Slots of one size over extents, of the arena or of files. An extent goes back when its last slot
+ * is given back. */
 #ifndef HR_OFFLOAD_SLAB_H
 #define HR_OFFLOAD_SLAB_H
 

@@ -9,8 +9,8 @@ import re
 import subprocess
 import sys
 
-BAD = re.compile(r"[1-9]\d* bytes (stack frame|spill)|C7508|C7519|serializ|\): warning|ptxas warning",
-                 re.IGNORECASE)
+BAD = re.compile(r"[1-9]\d* bytes (stack frame|spill)|C7508|C7519|serializ|"
+                 r"\): warning|ptxas warning", re.IGNORECASE)
 
 
 def main():

@@ -4,7 +4,9 @@
 #include "src/base/clock.h"
 #include "src/exec.h"
 #include "src/request.h"
+#include "src/progress.h"
 #include "src/reserve.h"
+#include "src/residency.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -48,7 +50,7 @@ hr_status hr_open(const hr_options *options, hr_context **context)
     *context = NULL;
     if (options)
         CHECK_ARGS(&thread_error, options);
-    hr_status status = hr_context_open(options, &thread_error, context);
+    hr_status status = hr_context_open(options, NULL, &thread_error, context);
     thread_error.log = NULL;
     return status;
 }
@@ -76,6 +78,21 @@ hr_status hr_context_stats(const hr_context *context, hr_stats *stats)
     struct hr_error *error = &((hr_context *)(uintptr_t)context)->error;
     CHECK_ARGS(error, stats);
     hr_context_fill_stats(context, stats);
+    return HR_OK;
+}
+
+const char *hr_context_disk_text(const hr_context *context)
+{
+    return context && context->tier ? context->tier->text : "";
+}
+
+hr_status hr_poll(hr_context *context, int64_t deadline_ns)
+{
+    CHECK_SET(&thread_error, context);
+    hr_progress(context);
+    while (context->tier && hr_mover_running(context->tier->mover) > 0 &&
+           hr_mover_wait(context->tier->mover, deadline_ns))
+        hr_progress(context);
     return HR_OK;
 }
 
@@ -165,6 +182,21 @@ hr_status hr_seq_truncate(hr_seq *seq, int64_t length)
     return status;
 }
 
+hr_status hr_seq_advise(hr_seq *seq, hr_advice advice)
+{
+    CHECK_SET(&thread_error, seq);
+    struct hr_error *error = &seq->cache->context->error;
+    if (seq->step)
+        return hr_fail(error, HR_E_BUSY, "the sequence is in an open step");
+    if ((int)advice < HR_ADVISE_NORMAL || (int)advice > HR_ADVISE_PIN)
+        return hr_fail(error, HR_E_INVALID, "advice is %d; 0 (normal), 1 (park) and 2 (pin) exist",
+                       (int)advice);
+    seq->advice = advice;
+    if (advice == HR_ADVISE_PARK)
+        hr_residency_park(seq);
+    return HR_OK;
+}
+
 int64_t hr_seq_length(const hr_seq *seq)
 {
     return seq ? seq->length : 0;
@@ -219,6 +251,9 @@ static hr_status check_open(const hr_step *step, int32_t layer)
 {
     if (!step->open)
         return hr_fail(&step->cache->context->error, HR_E_STATE, "the step is not open");
+    if (step->failed != HR_OK)
+        return hr_fail(&step->cache->context->error, HR_E_STATE,
+                       "the step has failed (%s): abort it", hr_status_text(step->failed));
     return check_layer(step->cache, layer);
 }
 
@@ -235,10 +270,12 @@ hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *arg
         status = hr_request_append(step, layer, args, &k, &v);
     if (status != HR_OK)
         return status;
-    step->cache->context->exec->append(step, layer, &k, &v);
+    status = step->cache->context->exec->append(step, layer, &k, &v);
+    if (status != HR_OK)
+        return step->failed = status;
     hr_reserve_written(step, layer);
     step->appended[layer] = true;
-    return hr_context_device_status(step->cache->context);
+    return HR_OK;
 }
 
 hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *args)
@@ -258,10 +295,10 @@ hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *arg
     if (status != HR_OK)
         return status;
     int64_t start_ns = hr_clock_ns();
-    status = hr_exec_attend(step, layer, &attend);
+    status = c->exec->attend(step, layer, &attend);
     c->attend_ns += (uint64_t)(hr_clock_ns() - start_ns);
     step->attended[layer] = status == HR_OK;
-    return status;
+    return step->failed = status;
 }
 
 hr_status hr_step_wait(hr_step *step, int32_t layer, int64_t deadline_ns)
@@ -288,8 +325,20 @@ hr_status hr_step_commit(hr_step *step, const hr_commit_args *args)
         CHECK_ARGS(error, args);
     if (!step->open)
         return hr_fail(error, HR_E_STATE, "the step is not open");
+    if (step->failed != HR_OK)
+        return hr_fail(error, HR_E_STATE, "the step has failed (%s): abort it",
+                       hr_status_text(step->failed));
     hr_status status = hr_step_close(step, args ? args->kept : NULL);
     return status == HR_OK ? hr_context_device_status(step->cache->context) : status;
+}
+
+hr_status hr_step_cancel(hr_step *step)
+{
+    CHECK_SET(&thread_error, step);
+    atomic_store(&step->cancelled, true);
+    if (step->cache->context->tier)
+        hr_mover_interrupt(step->cache->context->tier->mover);
+    return HR_OK;
 }
 
 hr_status hr_step_abort(hr_step *step)

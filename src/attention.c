@@ -77,9 +77,12 @@ static hr_status compute(struct run *run, const hr_attention_args *a)
     if (status != HR_OK)
         return status;
     hr_context *c = run->context;
-    c->exec->append(run->step, 0, &k, &v);
+    status = c->exec->append(run->step, 0, &k, &v);
+    if (status != HR_OK)
+        return status;
     hr_reserve_written(run->step, 0);
-    status = hr_exec_attend(run->step, 0, &attend);
+    run->step->appended[0] = true;
+    status = c->exec->attend(run->step, 0, &attend);
     if (status != HR_OK)
         return status;
     c->exec->wait(run->step, INT64_MAX);

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "src/seq.h"
+#include "src/tiers.h"
+
 enum { LAYERS_MAX = 4096, KV_HEADS_MAX = 1024, Q_HEADS_MAX = 4096 };
 
 static hr_status check_shape(const hr_layer_options *l, int32_t i, struct hr_error *error)
@@ -74,6 +77,16 @@ static bool geom_equal(const struct hr_geom *a, const struct hr_geom *b)
            a->dtype == b->dtype && a->window == b->window && a->sinks == b->sinks;
 }
 
+/* Blocks of a size that the disk has room for. */
+static uint32_t most_below(const hr_context *c, uint64_t block_bytes)
+{
+    uint64_t run = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
+    if (!c->tier)
+        return 0;
+    uint64_t most = (uint64_t)c->tier->store.extents / run * (run * HR_EXTENT_BYTES / block_bytes);
+    return most < HR_BLOCK_NONE / 2 ? (uint32_t)most : HR_BLOCK_NONE / 2;
+}
+
 /* Finds or makes the pool for blocks of a size. */
 static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
 {
@@ -88,7 +101,7 @@ static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
                        HR_BLOCK_TOKENS, (unsigned long long)block_bytes,
                        (unsigned long long)c->dev->arena_bytes);
     if (!hr_blocks_init(&cache->pools[*index], &c->alloc, &c->extents, c->dev->arena, block_bytes,
-                        0))
+                        most_below(c, block_bytes)))
         return hr_fail(&c->error, HR_E_NO_MEMORY,
                        "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
                        (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
@@ -99,7 +112,6 @@ static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
 /* Finds or makes the class of a geometry. */
 static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t layer, int32_t *index)
 {
-    hr_context *c = cache->context;
     for (*index = 0; *index < cache->n_classes; ++*index)
         if (geom_equal(&cache->classes[*index].geom, g))
             return HR_OK;
@@ -110,6 +122,7 @@ static hr_status class_for(hr_cache *cache, const struct hr_geom *g, int32_t lay
         return status;
     cache->n_classes++;
 #ifdef HR_HAVE_CUDA
+    hr_context *c = cache->context;
     char why[HR_DEV_TEXT_BYTES] = "";
     if (c->cuda && !hr_cu_class_make(c->cuda, g, HR_EXTENT_BYTES, &class->cuda, why)) {
         hr_status dead = hr_context_device_status(c);
@@ -157,6 +170,8 @@ hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out
     cache->kernels = c->kernels;
     cache->n_layers = o->n_layers;
     c->caches++;
+    cache->next = c->first_cache;
+    c->first_cache = cache;
     cache->classes = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->classes));
     cache->class_of = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->class_of));
     cache->pools = hr_alloc_zero(&c->alloc, (size_t)o->n_layers * sizeof(*cache->pools));
@@ -164,6 +179,8 @@ hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out
         cache->classes && cache->class_of && cache->pools
             ? add_layers(cache, o)
             : hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %d layers", o->n_layers);
+    if (status == HR_OK && c->tier)
+        status = hr_tiers_make(cache);
     if (status != HR_OK)
         hr_cache_free(cache);
     else
@@ -174,6 +191,11 @@ hr_status hr_cache_make(hr_context *c, const hr_cache_options *o, hr_cache **out
 void hr_cache_free(hr_cache *cache)
 {
     hr_context *c = cache->context;
+    hr_cache **at = &c->first_cache;
+    while (*at != cache)
+        at = &(*at)->next;
+    hr_tiers_free(cache);
+    *at = cache->next;
     for (int32_t i = 0; i < cache->n_pools; i++)
         hr_blocks_close(&cache->pools[i]);
     hr_alloc_put(&c->alloc, cache->pools, (size_t)cache->n_layers * sizeof(*cache->pools));
@@ -195,12 +217,31 @@ int64_t hr_cache_take(hr_cache *cache, int32_t layer, uint32_t *blocks, uint32_t
     return taken;
 }
 
+int64_t hr_cache_take_unplaced(hr_cache *cache, int32_t layer, const hr_seq *seq, uint32_t *blocks,
+                               int64_t first, int64_t count)
+{
+    hr_context *c = cache->context;
+    struct hr_tiered *t = hr_cache_tiered(cache, layer);
+    int64_t taken = hr_blocks_take_unplaced(t->lower.blocks, blocks, count);
+    for (int64_t i = 0; i < taken; i++)
+        t->lower.births[blocks[i]] = (struct hr_birth){
+            .uid = seq->uid, .index = (uint64_t)(first + i), .layer = (uint32_t)layer};
+    c->kv_bytes_used += (uint64_t)taken * hr_blocks_bytes(t->lower.blocks);
+    if (c->kv_bytes_used > c->kv_bytes_peak)
+        c->kv_bytes_peak = c->kv_bytes_used;
+    return taken;
+}
+
 void hr_cache_drop(hr_cache *cache, int32_t layer, uint32_t block)
 {
     struct hr_blocks *pool = hr_cache_pool(cache, layer);
-    uint64_t before = pool->used;
-    hr_blocks_drop(pool, block);
-    cache->context->kv_bytes_used -= (before - pool->used) * hr_blocks_bytes(pool);
+    struct hr_tiered *t = hr_cache_tiered(cache, layer);
+    uint64_t before = pool->owned;
+    if (t)
+        hr_lower_drop(&t->lower, block);
+    else
+        hr_blocks_drop(pool, block);
+    cache->context->kv_bytes_used -= (before - pool->owned) * hr_blocks_bytes(pool);
 }
 
 hr_status hr_cache_status(const hr_cache *cache)

@@ -8,6 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "src/base/topo.h"
 #include "src/exec.h"
+#include "src/tiers.h"
 
 enum { THREADS_MAX = 1024 };
 
@@ -150,7 +151,8 @@ static hr_status open_cuda(hr_context *c, const hr_options *o, int32_t ordinal,
 }
 #endif
 
-static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error *error)
+static hr_status open_device(hr_context *c, const hr_options *o, const struct hr_hooks *hooks,
+                             struct hr_error *error)
 {
     int32_t ordinal = cuda_ordinal(o->device);
     enum hr_caps caps;
@@ -170,13 +172,14 @@ static hr_status open_device(hr_context *c, const hr_options *o, struct hr_error
     if (status != HR_OK)
         return status;
     int64_t extents = (int64_t)(c->dev->arena_bytes / HR_EXTENT_BYTES);
-    return hr_extents_init(&c->extents, &c->alloc, extents)
-               ? HR_OK
-               : hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %lld extents",
-                         (long long)extents);
+    if (!hr_extents_init(&c->extents, &c->alloc, extents))
+        return hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %lld extents",
+                       (long long)extents);
+    return o->n_disks || o->disks ? hr_tiers_open(c, o, hooks, error) : HR_OK;
 }
 
-hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_context **context)
+hr_status hr_context_open(const hr_options *options, const struct hr_hooks *hooks,
+                          struct hr_error *error, hr_context **context)
 {
     static const hr_options defaults = {.struct_size = sizeof(hr_options)};
     const hr_options *o = options ? options : &defaults;
@@ -193,7 +196,7 @@ hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_
     c->alloc = alloc;
     c->error = (struct hr_error){.log = o->log, .log_user = o->log_user};
     c->wave_blocks = o->debug_wave_blocks;
-    status = open_device(c, o, error);
+    status = open_device(c, o, hooks, error);
     if (status != HR_OK) {
         hr_context_close(c);
         return status;
@@ -208,6 +211,10 @@ hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_
 void hr_context_close(hr_context *c)
 {
     struct hr_alloc alloc;
+    if (c->tier) {
+        hr_tier_close(c->tier);
+        hr_alloc_put(&c->alloc, c->tier, sizeof(*c->tier));
+    }
     hr_extents_close(&c->extents, &c->alloc);
 #ifdef HR_HAVE_CUDA
     hr_cu_kernels_free(c->cuda);
@@ -232,7 +239,18 @@ void hr_context_fill_stats(const hr_context *c, hr_stats *stats)
         .steps_aborted = c->steps_aborted,
         .tokens_appended = c->tokens_appended,
         .attend_ns = c->attend_ns,
+        .waited_ns = c->waited_ns,
     };
+    if (!c->tier)
+        return;
+    struct hr_mover_counts moved = hr_mover_counts(c->tier->mover);
+    stats->disk_bytes_total = (uint64_t)c->tier->extents.count * HR_EXTENT_BYTES;
+    stats->disk_read_bytes = moved.read_bytes;
+    stats->disk_write_bytes = moved.write_bytes;
+    for (const hr_cache *cache = c->first_cache; cache; cache = cache->next)
+        for (int32_t p = 0; p < cache->n_tiered; p++)
+            stats->disk_bytes_used +=
+                cache->tiered[p].lower.slots.slots_used * hr_blocks_bytes(&cache->pools[p]);
 }
 
 hr_status hr_context_device_status(hr_context *c)

@@ -6,7 +6,7 @@
 #include <headrace/headrace.h>
 
 #include "kernels/kernel.h"
-#include "offload/extent.h"
+#include "offload/tier.h"
 #include "src/base/error.h"
 #include "src/dev/dev.h"
 
@@ -22,7 +22,13 @@ struct hr_context {
     const struct hr_exec_ops *exec;
     struct hr_cu_kernels *cuda; /* loaded kernels of a CUDA device, or NULL */
     int64_t wave_blocks;        /* debugging: cut waves; 0: never */
-    int32_t caches;             /* not yet destroyed */
+    struct hr_tier *tier;       /* below the device, or NULL */
+    hr_cache *first_cache;
+    int64_t patience_ns; /* of one wait for K/V from disk */
+    int64_t promised;    /* extents of the device that caches with a tier below have */
+    uint64_t waited_ns;
+    uint64_t last_uid; /* of sequences */
+    int32_t caches;    /* not yet destroyed */
     uint64_t kv_bytes_used;
     uint64_t kv_bytes_peak;
     uint64_t steps_committed;
@@ -31,7 +37,14 @@ struct hr_context {
     uint64_t attend_ns;
 };
 
-hr_status hr_context_open(const hr_options *options, struct hr_error *error, hr_context **context);
+/* What tests put in place of the system. */
+struct hr_hooks {
+    const struct hr_io_calls *calls;     /* of files, or NULL */
+    const struct hr_io_sim_options *sim; /* a simulated disk, or NULL */
+};
+
+hr_status hr_context_open(const hr_options *options, const struct hr_hooks *hooks,
+                          struct hr_error *error, hr_context **context);
 void hr_context_close(hr_context *context);
 /* HR_E_DEVICE once the device has reported an error. */
 hr_status hr_context_device_status(hr_context *context);

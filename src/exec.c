@@ -2,19 +2,48 @@
 /* On the host device: items of lists, run by its threads; a call returns when they have run. */
 #include "src/exec.h"
 
+#include "src/fetch.h"
+#include "src/residency.h"
+
+/* Kernels find the blocks of a layer at their sequences' slots, or, with a tier below, in the
+ * step's list, which the fetcher fills. */
 static void view_layer(hr_step *step, int32_t layer)
 {
     for (int32_t i = 0; i < step->n_seqs; i++)
-        step->views[i].blocks = hr_seq_slots(step->seqs[i], layer);
+        step->views[i].blocks = step->cache->n_tiered ? step->slots + step->first_slot[i]
+                                                      : hr_seq_slots(step->seqs[i], layer);
 }
 
-static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
+/* Slots of the blocks that an append writes to, and of those it copies from. */
+static void view_written(hr_step *step, int32_t layer)
+{
+    hr_cache *cache = step->cache;
+    view_layer(step, layer);
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        step->copy_from[i] = hr_step_copied_slot(step, i, layer);
+        if (!cache->n_tiered || hr_step_new(step, i) == 0)
+            continue;
+        const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
+        uint32_t copied = step->replaced[(int64_t)i * cache->n_layers + layer];
+        int64_t end = hr_blocks_of(step->views[i].n_kv);
+        for (int64_t b = step->seqs[i]->length / HR_BLOCK_TOKENS; b < end; b++)
+            step->slots[step->first_slot[i] + b] = hr_fetch_slot(step, layer, blocks[b]);
+        if (copied != HR_BLOCK_NONE)
+            step->copy_from[i] = hr_fetch_slot(step, layer, copied);
+    }
+}
+
+static hr_status append(hr_step *step, int32_t layer, const struct hr_rows *k,
+                        const struct hr_rows *v)
 {
     hr_cache *cache = step->cache;
     struct hr_dev *dev = cache->context->dev;
-    view_layer(step, layer);
-    for (int32_t i = 0; i < step->n_seqs; i++)
-        step->copy_from[i] = hr_step_copied_slot(step, i, layer);
+    if (cache->n_tiered) {
+        hr_status status = hr_residency_append(step, layer);
+        if (status != HR_OK)
+            return status;
+    }
+    view_written(step, layer);
     struct hr_append job = {
         .geom = *hr_cache_geom(cache, layer),
         .pool = *hr_cache_view(cache, layer),
@@ -26,6 +55,9 @@ static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const 
         .n_seqs = step->n_seqs,
     };
     dev->ops->launch(dev, cache->kernels->append, &job, step->first_item[step->n_seqs]);
+    if (cache->n_tiered)
+        hr_fetch_appended(step, layer);
+    return HR_OK;
 }
 
 /* Tiles and chunks in one launch: no thread waits between the two lists. */
@@ -44,12 +76,52 @@ static void attend_item(const void *args, int64_t item, void *scratch)
         job->kernels->chunk(job->attend, item - job->n_tiles, scratch);
 }
 
-static bool attend(hr_step *step, int32_t layer, struct hr_attend *attend)
+/* One wave: blocks [begin, end), counted from the newest. */
+static void launch_wave(hr_step *step, int32_t layer, struct hr_attend *attend, int64_t begin,
+                        int64_t end)
 {
     hr_cache *cache = step->cache;
     struct hr_dev *dev = cache->context->dev;
     const struct hr_plan *plan = &step->plans[cache->class_of[layer]];
     struct attend_job job = {attend, cache->kernels, plan->n_tiles};
+    attend->wave_begin = begin;
+    attend->wave_end = attend->last ? INT64_MAX : end;
+    dev->ops->launch(dev, attend_item, &job, plan->n_tiles + plan->n_chunks);
+}
+
+/* Waves as the fetch list has them, each when its blocks are there. */
+static hr_status attend_fetched(hr_step *step, int32_t layer, struct hr_attend *attend)
+{
+    const struct hr_ring *ring = &hr_cache_tiered(step->cache, layer)->ring;
+    uint32_t first, end;
+    hr_status status = hr_fetch_for_attend(step, layer, &first, &end);
+    for (uint32_t w = first; status == HR_OK && w < end; w++) {
+        status = hr_fetch_wave(step, layer, w);
+        if (status != HR_OK)
+            break;
+        attend->first = w == first;
+        attend->last = w == end - 1;
+        launch_wave(step, layer, attend, ring->waves[w].begin, ring->waves[w].end);
+        hr_fetch_waved(step, layer);
+    }
+    return status;
+}
+
+static void attend_resident(hr_step *step, int32_t layer, struct hr_attend *attend)
+{
+    const struct hr_plan *plan = &step->plans[step->cache->class_of[layer]];
+    for (int64_t wave = 0; wave < plan->waves; wave++) {
+        attend->first = wave == 0;
+        attend->last = wave == plan->waves - 1;
+        launch_wave(step, layer, attend, wave * plan->wave_blocks, (wave + 1) * plan->wave_blocks);
+    }
+}
+
+static hr_status attend(hr_step *step, int32_t layer, struct hr_attend *attend)
+{
+    hr_cache *cache = step->cache;
+    struct hr_dev *dev = cache->context->dev;
+    const struct hr_plan *plan = &step->plans[cache->class_of[layer]];
     view_layer(step, layer);
     attend->pool = *hr_cache_view(cache, layer);
     attend->seqs = step->views;
@@ -57,16 +129,18 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *attend)
     attend->chunks = plan->chunks;
     attend->folds = plan->folds;
     attend->state = step->state;
-    for (int64_t wave = 0; wave < plan->waves; wave++) {
-        attend->first = wave == 0;
-        attend->last = wave == plan->waves - 1;
-        attend->wave_begin = wave * plan->wave_blocks;
-        attend->wave_end = attend->last ? INT64_MAX : (wave + 1) * plan->wave_blocks;
-        dev->ops->launch(dev, attend_item, &job, plan->n_tiles + plan->n_chunks);
+    if (cache->n_tiered) {
+        hr_status status = attend_fetched(step, layer, attend);
+        if (status != HR_OK)
+            return status;
+    } else {
+        attend_resident(step, layer, attend);
     }
     if (plan->n_folds > 0)
         dev->ops->launch(dev, cache->kernels->fold, attend, plan->n_folds);
-    return true;
+    if (cache->n_tiered)
+        hr_residency_trim(step, layer);
+    return HR_OK;
 }
 
 /* Plans and blocks are read where they are. */

@@ -10,26 +10,15 @@ struct hr_exec_ops {
     /* Brings the lists of a step that was just opened to where kernels read them. False: no
      * memory. */
     bool (*begin)(hr_step *step);
-    void (*append)(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v);
-    /* `attend` has the request's part; lists, blocks and workspace are added here. False: no
-     * memory. */
-    bool (*attend)(hr_step *step, int32_t layer, struct hr_attend *attend);
+    hr_status (*append)(hr_step *step, int32_t layer, const struct hr_rows *k,
+                        const struct hr_rows *v);
+    /* `attend` has the request's part; lists, blocks and workspace are added here. */
+    hr_status (*attend)(hr_step *step, int32_t layer, struct hr_attend *attend);
     /* Whether what was enqueued last is done. */
     enum hr_dev_wait (*wait)(hr_step *step, int64_t deadline_ns);
     /* Gives back what begin took, before the step goes. */
     void (*free)(hr_step *step);
 };
-
-/* Attends, and says what kept it from that. */
-static inline hr_status hr_exec_attend(hr_step *step, int32_t layer, struct hr_attend *attend)
-{
-    hr_context *c = step->cache->context;
-    bool memory = c->exec->attend(step, layer, attend);
-    hr_status status = hr_context_device_status(c);
-    if (status != HR_OK || memory)
-        return status;
-    return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a copy of q");
-}
 
 extern const struct hr_exec_ops hr_exec_host;
 #ifdef HR_HAVE_CUDA

@@ -199,7 +199,8 @@ static const uint32_t *pages_of(const hr_step *step, int32_t layer)
     return (const uint32_t *)(step->cuda->lists + step->cuda->pages) + layer * step->cuda->n_blocks;
 }
 
-static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const struct hr_rows *v)
+static hr_status append(hr_step *step, int32_t layer, const struct hr_rows *k,
+                        const struct hr_rows *v)
 {
     const struct hr_step_cuda *cu = step->cuda;
     struct hr_dev *dev = dev_of(step);
@@ -213,6 +214,7 @@ static void append(hr_step *step, int32_t layer, const struct hr_rows *k, const 
     a.n_seqs = step->n_seqs;
     dev->ops->set_stream(dev, step->stream);
     hr_cu_append(step->cache->context->cuda, &a);
+    return hr_context_device_status(step->cache->context);
 }
 
 /* Room for a copy of q. */
@@ -247,7 +249,17 @@ static void add_lists(const hr_step *step, int32_t layer, struct hr_cu_attend *a
     a->tile_tokens = (int32_t)plan->tile_tokens;
 }
 
-static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
+static hr_status no_queries(hr_step *step, size_t bytes)
+{
+    hr_context *c = step->cache->context;
+    hr_status dead = hr_context_device_status(c);
+    if (dead != HR_OK)
+        return dead;
+    return hr_fail(&c->error, HR_E_NO_MEMORY, "no device memory for a copy of q (%zu bytes)",
+                   bytes);
+}
+
+static hr_status attend(hr_step *step, int32_t layer, struct hr_attend *in)
 {
     struct hr_dev *dev = dev_of(step);
     struct hr_cu_kernels *kernels = step->cache->context->cuda;
@@ -257,8 +269,9 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
     struct hr_rows q = in->q;
     dev->ops->set_stream(dev, step->stream);
     if (rows > 0 && !hr_cu_reads_queries(class, &q, in->scale)) {
-        if (!make_queries(step, hr_cu_staged_bytes(&in->geom, rows)))
-            return false;
+        size_t bytes = hr_cu_staged_bytes(&in->geom, rows);
+        if (!make_queries(step, bytes))
+            return no_queries(step, bytes);
         q = hr_cu_stage_queries(kernels, &in->geom, &q, rows, in->scale, step->cuda->queries);
     }
     struct hr_cu_attend a = hr_cu_attend_of(in, &q);
@@ -273,7 +286,7 @@ static bool attend(hr_step *step, int32_t layer, struct hr_attend *in)
     }
     hr_cu_fold(kernels, class, &a);
     dev->ops->event_record(dev, step->cuda->attended, HR_DEV_WORK);
-    return true;
+    return hr_context_device_status(step->cache->context);
 }
 
 static enum hr_dev_wait wait_attended(hr_step *step, int64_t deadline_ns)

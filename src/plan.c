@@ -98,7 +98,8 @@ static void add_tiles_of(struct hr_plan *plan, const struct hr_plan_input *in, i
     int64_t n_q = in->shapes[seq].n_q, per_tile = plan->tile_tokens;
     for (int64_t token = (n_q - 1) / per_tile * per_tile; token >= 0; token -= per_tile) {
         int32_t tokens = (int32_t)(n_q - token < per_tile ? n_q - token : per_tile);
-        int64_t carry = plan->waves > 1 ? in->kernels->carry_floats(g, tokens * g->group) : 0;
+        int64_t carry =
+            plan->waves > 1 || in->cut ? in->kernels->carry_floats(g, tokens * g->group) : 0;
         for (int32_t head = first_head; head < end_head; head++) {
             plan->tiles[plan->n_tiles++] =
                 (struct hr_tile){seq, head, token, plan->carry_floats, tokens};

@@ -40,6 +40,7 @@ struct hr_plan_input {
     int32_t n_seqs;
     int32_t threads;     /* that will run the items; 0: any number */
     int64_t wave_blocks; /* 0: do not cut */
+    bool cut;            /* waves are cut elsewhere: tiles need room for what they carry */
 };
 
 /* Plans into `plan`, whose arrays are kept and grown. False: no memory. */

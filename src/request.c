@@ -45,6 +45,7 @@ static void take_seq(hr_step *step, const hr_batch *b, int32_t i)
     hr_seq *seq = b->seqs[i];
     int64_t n_new = b->n_new[i], n_query = b->n_query ? b->n_query[i] : n_new;
     seq->step = step;
+    seq->batch_index = i;
     step->seqs[i] = seq;
     step->n_seqs = i + 1;
     step->shapes[i] = (struct hr_shape){.n_kv = seq->length + n_new, .n_q = n_query};

@@ -21,18 +21,36 @@ static struct span written_span(const hr_step *step, int32_t i)
     return (struct span){(n_kv - n_new) / HR_BLOCK_TOKENS, hr_blocks_of(n_kv)};
 }
 
+/* New blocks [first, first + count) of a layer; with a tier below they get their slots in append.
+ * Returns how many there are. */
+static int64_t take_new(hr_step *step, int32_t i, int32_t layer, int64_t first, int64_t count)
+{
+    hr_seq *seq = step->seqs[i];
+    uint32_t *blocks = hr_seq_blocks(seq, layer) + first;
+    struct hr_tiered *t = hr_cache_tiered(step->cache, layer);
+    if (!t)
+        return hr_cache_take(step->cache, layer, blocks, hr_seq_slots(seq, layer) + first, count);
+    int64_t taken = hr_cache_take_unplaced(step->cache, layer, seq, blocks, first, count);
+    int64_t stay = hr_blocks_of(step->views[i].n_kv) - hr_seq_keep(seq, layer);
+    for (int64_t b = 0; b < taken; b++)
+        t->lower.births[blocks[b]].mark = first + b >= stay ? step->mark : step->mark - 1;
+    return taken;
+}
+
 /* The last block, which the new rows go to: held, or replaced by a copy when it is shared. */
 static bool take_last(hr_step *step, int32_t i, int32_t layer)
 {
     hr_seq *seq = step->seqs[i];
     uint32_t *block = &hr_seq_blocks(seq, layer)[seq->length / HR_BLOCK_TOKENS];
-    uint32_t *slot = &hr_seq_slots(seq, layer)[seq->length / HR_BLOCK_TOKENS];
     uint32_t shared = *block;
     if (!hr_seq_must_copy(seq, layer)) {
         hr_blocks_event(hr_cache_pool(step->cache, layer), *block, HR_LIFE_HOLD);
+        if (hr_seq_tiered(seq))
+            hr_lower_stay(&hr_cache_tiered(step->cache, layer)->lower, *block);
         return true;
     }
-    if (hr_cache_take(step->cache, layer, block, slot, 1) == 0)
+    int64_t at = seq->length / HR_BLOCK_TOKENS;
+    if (take_new(step, i, layer, at, 1) == 0)
         return false;
     *replaced_of(step, i, layer) = shared;
     return true;
@@ -78,8 +96,7 @@ static bool take_layer(hr_step *step, int32_t i, int32_t layer)
     if (has_last(step, i) && !take_last(step, i, layer))
         return false;
     if (want > have)
-        have += hr_cache_take(step->cache, layer, hr_seq_blocks(seq, layer) + have,
-                              hr_seq_slots(seq, layer) + have, want - have);
+        have += take_new(step, i, layer, have, want - have);
     if (have >= want)
         return true;
     give_layer(step, i, layer, have);

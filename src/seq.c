@@ -3,6 +3,29 @@
 
 #include <string.h>
 
+static size_t keep_bytes(const hr_cache *cache)
+{
+    return (size_t)cache->n_tiered * sizeof(int64_t);
+}
+
+static void link_seq(hr_seq *seq)
+{
+    seq->next = seq->cache->first_seq;
+    if (seq->next)
+        seq->next->prev = seq;
+    seq->cache->first_seq = seq;
+}
+
+static void unlink_seq(hr_seq *seq)
+{
+    if (seq->next)
+        seq->next->prev = seq->prev;
+    if (seq->prev)
+        seq->prev->next = seq->next;
+    else
+        seq->cache->first_seq = seq->next;
+}
+
 hr_status hr_seq_make(hr_cache *cache, hr_seq **out)
 {
     hr_context *c = cache->context;
@@ -10,6 +33,15 @@ hr_status hr_seq_make(hr_cache *cache, hr_seq **out)
     if (!seq)
         return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a sequence");
     seq->cache = cache;
+    if (cache->n_tiered) {
+        seq->keep = hr_alloc_zero(&c->alloc, keep_bytes(cache));
+        if (!seq->keep) {
+            hr_alloc_put(&c->alloc, seq, sizeof(*seq));
+            return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a sequence");
+        }
+    }
+    seq->uid = ++c->last_uid;
+    link_seq(seq);
     cache->users++;
     *out = seq;
     return HR_OK;
@@ -25,7 +57,9 @@ void hr_seq_free(hr_seq *seq)
     hr_cache *cache = seq->cache;
     struct hr_alloc *alloc = &cache->context->alloc;
     hr_seq_drop_blocks(seq, 0, hr_blocks_of(seq->length));
+    unlink_seq(seq);
     hr_alloc_put(alloc, seq->table, table_bytes(seq, seq->capacity));
+    hr_alloc_put(alloc, seq->keep, keep_bytes(cache));
     hr_alloc_put(alloc, seq, sizeof(*seq));
     cache->users--;
 }
@@ -91,11 +125,16 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
     if (from >= to)
         return;
     for (int32_t l = 0; l < seq->cache->n_layers; l++) {
+        const struct hr_blocks *pool = hr_cache_pool(seq->cache, l);
+        const struct hr_block *block = &pool->all[hr_seq_blocks(seq, l)[index]];
         const struct hr_geom *g = hr_cache_geom(seq->cache, l);
-        const struct hr_pool_view *view = hr_cache_view(seq->cache, l);
         size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
+        if (block->life.device != HR_LIFE_THERE)
+            continue;           /* below: the layer was not appended */
+        if (hr_seq_tiered(seq)) /* or the rows would come back from there */
+            hr_lower_forget(&hr_cache_tiered(seq->cache, l)->lower, hr_seq_blocks(seq, l)[index]);
         for (int32_t h = 0; h < g->kv_heads; h++) {
-            unsigned char *page = hr_page_addr(g, view, hr_seq_slots(seq, l)[index], h);
+            unsigned char *page = hr_page_addr(g, &pool->slots.view, block->slot, h);
             unsigned char *values = page + hr_page_bytes(g) / 2;
             dev->ops->zero(dev, values + (size_t)from * row_bytes, (size_t)(to - from) * row_bytes);
         }
@@ -108,6 +147,20 @@ static bool is_shared(const hr_seq *seq, int64_t index)
     for (int32_t l = 0; l < seq->cache->n_layers; l++)
         if (hr_blocks_shared(hr_cache_pool(seq->cache, l), hr_seq_blocks(seq, l)[index]))
             return true;
+    return false;
+}
+
+/* Whether the block is below in any layer, or on its way there. */
+static bool is_away(const hr_seq *seq, int64_t index)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers && hr_seq_tiered(seq); l++) {
+        const struct hr_lower *lower = &hr_cache_tiered(seq->cache, l)->lower;
+        uint32_t block = hr_seq_blocks(seq, l)[index];
+        const struct hr_life *life = &lower->blocks->all[block].life;
+        if (hr_lower_away(lower, block) || life->device != HR_LIFE_THERE ||
+            life->lower == HR_LIFE_COMING)
+            return true;
+    }
     return false;
 }
 
@@ -132,7 +185,7 @@ void hr_seq_cut(hr_seq *seq, int64_t length)
     bool same_block = fill > 0 && old <= (last + 1) * HR_BLOCK_TOKENS;
     if (fill == 0) {
         seq->foreign_tail = false;
-    } else if (is_shared(seq, last)) {
+    } else if (is_shared(seq, last) || is_away(seq, last)) {
         seq->foreign_tail = true;
     } else if (!same_block || !seq->foreign_tail) {
         int64_t end = same_block ? old - last * HR_BLOCK_TOKENS : HR_BLOCK_TOKENS;

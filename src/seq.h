@@ -7,7 +7,12 @@
 
 struct hr_seq {
     hr_cache *cache;
-    hr_step *step;   /* the open step that holds it, or NULL */
+    hr_seq *prev, *next; /* of the cache's */
+    hr_step *step;       /* the open step that holds it, or NULL */
+    int32_t batch_index; /* in it */
+    uint64_t uid;        /* of this context's, never used again */
+    hr_advice advice;
+    int64_t *keep;   /* [pools] with a tier below: newest blocks of each layer that stay resident */
     int64_t length;  /* committed tokens */
     uint32_t *table; /* [2][n_layers][capacity] blocks, oldest first, and behind them their slots */
     int64_t capacity; /* blocks per layer that the table has room for */
@@ -39,6 +44,17 @@ static inline uint32_t *hr_seq_blocks(const hr_seq *seq, int32_t layer)
 static inline uint32_t *hr_seq_slots(const hr_seq *seq, int32_t layer)
 {
     return seq->table ? seq->table + (seq->cache->n_layers + (int64_t)layer) * seq->capacity : NULL;
+}
+
+/* Whether a tier is below. */
+static inline bool hr_seq_tiered(const hr_seq *seq)
+{
+    return seq->cache->n_tiered > 0;
+}
+
+static inline int64_t hr_seq_keep(const hr_seq *seq, int32_t layer)
+{
+    return seq->keep[hr_cache_pool_of(seq->cache, layer)];
 }
 
 /* Whether an append must first copy the last block of `layer`. */

@@ -5,7 +5,9 @@
 
 #include "src/exec.h"
 #include "src/request.h"
+#include "src/fetch.h"
 #include "src/reserve.h"
+#include "src/residency.h"
 
 static hr_status no_memory(hr_context *c, const char *what)
 {
@@ -18,23 +20,27 @@ struct part {
     size_t bytes;
 };
 
-enum { PARTS = 10, SEQS_MAX = 1 << 20 };
+enum { PARTS = 13, SEQS_MAX = 1 << 20 };
 
 static void list_parts(hr_step *step, struct part parts[PARTS])
 {
     size_t seqs = (size_t)step->limits.seqs, layers = (size_t)step->cache->n_layers;
     size_t classes = (size_t)step->cache->n_classes;
+    size_t pools = (size_t)step->cache->n_pools;
     struct part list[PARTS] = {
         {(void **)&step->seqs, seqs * sizeof(*step->seqs)},
         {(void **)&step->shapes, seqs * sizeof(*step->shapes)},
         {(void **)&step->order, seqs * sizeof(*step->order)},
         {(void **)&step->views, seqs * sizeof(*step->views)},
+        {(void **)&step->first_slot, seqs * sizeof(*step->first_slot)},
         {(void **)&step->first_item, (seqs + 1) * sizeof(*step->first_item)},
         {(void **)&step->copy_from, seqs * sizeof(*step->copy_from)},
         {(void **)&step->replaced, seqs * layers * sizeof(*step->replaced)},
         {(void **)&step->appended, layers * sizeof(*step->appended)},
         {(void **)&step->attended, layers * sizeof(*step->attended)},
+        {(void **)&step->first_wave, layers * sizeof(*step->first_wave)},
         {(void **)&step->plans, classes * sizeof(*step->plans)},
+        {(void **)&step->reserved, pools * sizeof(*step->reserved)},
     };
     memcpy(parts, list, sizeof(list));
 }
@@ -81,10 +87,40 @@ void hr_step_free(hr_step *step)
     for (int i = 0; i < PARTS; i++)
         hr_alloc_put(alloc, *parts[i].array, parts[i].bytes);
     cache->context->exec->free(step);
+    hr_alloc_put(alloc, step->slots, step->slots_max * sizeof(*step->slots));
+    hr_alloc_put(alloc, step->distances, step->distances_max * sizeof(*step->distances));
     struct hr_dev *dev = cache->context->dev;
     dev->ops->memory_put(dev, step->state, step->state_floats * sizeof(float));
     hr_alloc_put(alloc, step, sizeof(*step));
     cache->users--;
+}
+
+/* Whether waves may be cut where K/V come from below. */
+static bool cuts(const hr_step *step)
+{
+    const hr_cache *cache = step->cache;
+    bool any = cache->n_tiered > 0 && cache->context->wave_blocks > 0;
+    for (int32_t p = 0; p < cache->n_tiered; p++)
+        any = any || cache->tiered[p].lower.slots.slots_used > 0;
+    return any;
+}
+
+/* Room for the lists of a step that reads from below. */
+static hr_status make_lists(hr_step *step)
+{
+    hr_context *c = step->cache->context;
+    int64_t all = 0, longest = 0;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        int64_t n = hr_blocks_of(step->views[i].n_kv);
+        step->first_slot[i] = all;
+        all += n;
+        longest = n > longest ? n : longest;
+    }
+    bool ok = hr_alloc_grow(&c->alloc, (void **)&step->slots, &step->slots_max, (size_t)all + 1,
+                            sizeof(*step->slots)) &&
+              hr_alloc_grow(&c->alloc, (void **)&step->distances, &step->distances_max,
+                            (size_t)longest + 1, sizeof(*step->distances));
+    return ok ? HR_OK : no_memory(c, "the lists of a step");
 }
 
 /* Plans every class of layers and makes room for the largest workspace. */
@@ -102,7 +138,8 @@ static hr_status plan_classes(hr_step *step)
             .order = step->order,
             .n_seqs = step->n_seqs,
             .threads = c->dev->threads,
-            .wave_blocks = c->wave_blocks,
+            .wave_blocks = cache->n_tiered ? 0 : c->wave_blocks,
+            .cut = cuts(step),
         };
         if (!hr_plan_make(plan, &input, &c->alloc))
             return no_memory(c, "the plan of a step");
@@ -121,6 +158,10 @@ static hr_status plan_classes(hr_step *step)
 static void end_step(hr_step *step)
 {
     struct hr_dev *dev = step->cache->context->dev;
+    if (step->cache->n_tiered) {
+        hr_fetch_end(step);
+        hr_residency_end(step);
+    }
     dev->ops->set_stream(dev, NULL);
     hr_request_drop(step);
     step->open = false;
@@ -134,11 +175,22 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         return status;
     step->stream = batch->stream;
     c->dev->ops->set_stream(c->dev, step->stream);
-    status = hr_reserve_take(step);
+    step->failed = HR_OK;
+    atomic_store(&step->cancelled, false);
+    if (step->cache->n_tiered)
+        status = make_lists(step);
+    if (status == HR_OK && step->cache->n_tiered)
+        status = hr_residency_begin(step);
+    if (status == HR_OK)
+        status = hr_reserve_take(step);
     if (status == HR_OK) {
+        memset(step->appended, 0, (size_t)step->cache->n_layers * sizeof(*step->appended));
+        memset(step->attended, 0, (size_t)step->cache->n_layers * sizeof(*step->attended));
         status = plan_classes(step);
         if (status == HR_OK && !c->exec->begin(step))
             status = no_memory(c, "the lists of a step");
+        if (status == HR_OK && step->cache->n_tiered)
+            status = hr_fetch_plan(step, 0);
         for (int32_t i = step->n_seqs; status != HR_OK && i-- > 0;)
             hr_reserve_undo(step, i);
     }
@@ -147,8 +199,6 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         hr_status dead = hr_context_device_status(c);
         return dead == HR_OK ? status : dead; /* a dead device gives no memory */
     }
-    memset(step->appended, 0, (size_t)step->cache->n_layers * sizeof(*step->appended));
-    memset(step->attended, 0, (size_t)step->cache->n_layers * sizeof(*step->attended));
     step->open = true;
     return HR_OK;
 }

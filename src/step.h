@@ -3,6 +3,8 @@
 #ifndef HR_STEP_H
 #define HR_STEP_H
 
+#include <stdatomic.h>
+
 #include "src/plan.h"
 #include "src/seq.h"
 
@@ -19,16 +21,27 @@ struct hr_step {
     struct hr_shape *shapes;
     struct hr_plan_order *order;
     struct hr_seq_view *views;
+    int64_t *first_slot; /* of each in `slots` */
     int64_t *first_item; /* and one more: prefix counts of the blocks that an append touches */
     uint32_t *copy_from; /* of the layer being appended */
     uint32_t *replaced;  /* [limits.seqs][n_layers] shared last block that a copy stands in for */
     /* [n_layers] */
     bool *appended;
     bool *attended;
+    uint32_t *first_wave; /* of the layer in its ring's list; UINT32_MAX: not in it */
     /* [classes of the cache] */
     struct hr_plan *plans;
-    float *state; /* carries and partials of one attend; memory of the device */
+    int64_t *reserved; /* [pools]: hr_tiered.reserved has it */
+    float *state;      /* carries and partials of one attend; memory of the device */
     size_t state_floats;
+    /* With a tier below. */
+    uint32_t mark;       /* of the blocks that stay resident behind this step */
+    uint64_t evictions;  /* those that the fetch list knows of */
+    uint32_t *slots;     /* of the layer at hand: all blocks, sequence by sequence */
+    uint32_t *distances; /* scratch of fetch.c: [blocks of the longest sequence] */
+    size_t slots_max, distances_max;
+    hr_status failed; /* what ended an append or attend for good */
+    atomic_bool cancelled;
     struct hr_step_cuda *cuda; /* lists on the CUDA device, or NULL */
 };
 

@@ -82,6 +82,17 @@ HR_API hr_status hr_seq_fork(hr_seq *parent, int64_t length, hr_seq **child);
  * HR_E_BUSY. */
 HR_API hr_status hr_seq_truncate(hr_seq *seq, int64_t length);
 
+/* Where a sequence's K/V should lie, in a context with disks (hr_options.disks). */
+typedef enum hr_advice {
+    HR_ADVISE_NORMAL = 0, /* as the budget allows, like all others */
+    HR_ADVISE_PARK = 1,   /* on disk, until a step uses it: evicted now and while it is idle */
+    HR_ADVISE_PIN = 2,    /* all of it resident, whatever others need */
+} hr_advice;
+
+/* Advises; K/V move now (PARK) or in later steps. Changes no bit of any output. Without disks it
+ * has no effect. Errors: HR_E_INVALID, HR_E_BUSY. */
+HR_API hr_status hr_seq_advise(hr_seq *seq, hr_advice advice);
+
 /* Tokens committed so far. */
 HR_API int64_t hr_seq_length(const hr_seq *seq);
 

@@ -33,6 +33,13 @@ typedef struct hr_allocator {
     void *user;
 } hr_allocator;
 
+/* A directory that K/V may go to when they exceed the device's budget. */
+typedef struct hr_disk {
+    const char *path;
+    uint64_t bytes; /* preallocated at open, in extents of 2 MiB; the file has no name and goes with
+                       the context */
+} hr_disk;
+
 typedef struct hr_options {
     /* sizeof(hr_options). */
     size_t struct_size;
@@ -59,6 +66,17 @@ typedef struct hr_options {
     void *log_user;
     /* NULL: the C library's aligned_alloc and free. Copied. */
     const hr_allocator *allocator;
+    /* [n_disks] directories below the device tier, or NULL: K/V beyond device_bytes then go to disk
+     * and stream back while attention is computed. Several are striped. Host device only. */
+    const hr_disk *disks;
+    int32_t n_disks;
+    /* I/O engine: "uring", "threads"; NULL: io_uring where it works, else threads. */
+    const char *io;
+    /* No progress thread: files are read and written while calls of headrace wait, and in hr_poll.
+     */
+    bool manual_progress;
+    /* How long a call waits for K/V from disk before it fails with HR_E_TIMEOUT; 0: 60 seconds. */
+    int64_t patience_ms;
     /* Debugging: cut every attend into waves of this many blocks (0: no cut). Changes no bit of any
      * output; shows that state carried between waves is complete. */
     int64_t debug_wave_blocks;
@@ -90,12 +108,26 @@ typedef struct hr_stats {
     uint64_t host_allocs;     /* calls of the allocator so far */
     uint64_t steps_committed;
     uint64_t steps_aborted;
-    uint64_t tokens_appended; /* kept by commits */
-    uint64_t attend_ns;       /* wall time inside hr_step_attend */
+    uint64_t tokens_appended;  /* kept by commits */
+    uint64_t attend_ns;        /* wall time inside hr_step_attend */
+    uint64_t disk_bytes_total; /* of all directories, in whole extents */
+    uint64_t disk_bytes_used;  /* in blocks that lie there */
+    uint64_t disk_read_bytes;  /* so far, of K/V */
+    uint64_t disk_write_bytes;
+    uint64_t waited_ns; /* wall time that calls waited for K/V to come or go: exposed */
 } hr_stats;
 
 /* Fills *stats. Errors: HR_E_INVALID (struct_size). */
 HR_API hr_status hr_context_stats(const hr_context *context, hr_stats *stats);
+
+/* One line about the disk tier: the I/O engine, the directories and how they are read; "" without
+ * disks. Valid while the context is open. */
+HR_API const char *hr_context_disk_text(const hr_context *context);
+
+/* With manual_progress: reads and writes files until the clock (CLOCK_MONOTONIC) shows
+ * `deadline_ns` or nothing is left to do; 0: what can be done without waiting. Otherwise only
+ * looks. Errors: HR_E_INVALID. */
+HR_API hr_status hr_poll(hr_context *context, int64_t deadline_ns);
 
 /* Name of the kernel level in use, for example "avx512bf16". Valid while the context is open. */
 HR_API const char *hr_context_kernel(const hr_context *context);

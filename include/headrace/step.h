@@ -133,7 +133,12 @@ typedef struct hr_commit_args {
  * device had reported an error; the step is closed. */
 HR_API hr_status hr_step_commit(hr_step *step, const hr_commit_args *args);
 
-/* Closes the step; sequences and cache are as before begin. Errors: HR_E_STATE (not open). */
+/* Makes a call that waits for this step's K/V, or the next one that would wait, fail with
+ * HR_E_CANCELLED; the step is then to be aborted, and begin clears it. From any thread. */
+HR_API hr_status hr_step_cancel(hr_step *step);
+
+/* Closes the step; sequences and cache are as before begin. Waits for reads that are under way.
+ * Errors: HR_E_STATE (not open). */
 HR_API hr_status hr_step_abort(hr_step *step);
 
 /* Writes the plan of an open step's layer as text (tiles, chunks, folds, waves, workspace) into

@@ -278,11 +278,12 @@ static const float *pack_block(const struct pass *t, const unsigned char *page, 
 
 enum { BLOCK_GROUPS = HR_BLOCK_TOKENS / HR_MB };
 
-static void pass_block(const struct pass *t, int64_t block)
+/* `oldest`: the wave's; what lies behind it may not be there yet, and is not prefetched. */
+static void pass_block(const struct pass *t, int64_t block, int64_t oldest)
 {
     struct tile_scratch *w = t->w;
     const unsigned char *page = page_of(t->a, t->seq, t->head, block);
-    const unsigned char *next = block > 0 ? page_of(t->a, t->seq, t->head, block - 1) : page;
+    const unsigned char *next = block > oldest ? page_of(t->a, t->seq, t->head, block - 1) : page;
     size_t lines = hr_page_bytes(&t->a->geom) / HR_CACHE_LINE;
     size_t parts = (size_t)(BLOCK_GROUPS * t->strips);
     size_t share = (lines + parts - 1) / parts * HR_CACHE_LINE;
@@ -335,7 +336,7 @@ static void pass_blocks(const struct pass *t)
             b = sinks;
             continue;
         }
-        pass_block(t, b);
+        pass_block(t, b, wave_end);
     }
 }
 

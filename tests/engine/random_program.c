@@ -2,6 +2,7 @@
 /* A random program of begin, append, attend, commit, abort, fork, truncate and destroy against a
  * flat model: each sequence is one plain array of K and V, and what it attends to is computed by
  * hr_attention in a second context (one thread, no wave cuts, no sharing). Bits must be equal.
+ * Every third seed is capped: most K/V lie on disk, and sequences are parked and pinned too.
  *
  *   random-program [--seeds N] [--first SEED] [--steps N] */
 #include <stdio.h>
@@ -58,7 +59,8 @@ struct world {
     struct model_seq seqs[SEQS];
     struct open_step steps[STEPS_OPEN];
     float *rows[4]; /* scratch tensors */
-    uint64_t attends, refused;
+    bool capped;
+    uint64_t attends, refused, read_bytes;
 };
 
 static int32_t kv_width(const hr_layer_options *l)
@@ -76,6 +78,21 @@ static void fill(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] = value();
+}
+
+/* Blocks of 256 KiB, and sometimes half of it: eight to an extent, so that few fit. */
+static void choose_large_layers(struct world *w)
+{
+    int32_t kv = pick(0, 2) ? 4 : 2;
+    for (int l = 0; l < LAYERS; l++)
+        w->layers[l] = (hr_layer_options){
+            .kv_heads = l == 2 ? kv : 4,
+            .q_heads = (l == 2 ? kv : 4) * (int32_t)pick(1, 2),
+            .dim_k = 64,
+            .dtype = HR_FP32,
+            .window = pick(0, 2) == 0 ? pick(1, 300) : 0,
+            .sinks = pick(0, 1) ? pick(0, 200) : 0,
+        };
 }
 
 static void choose_layers(struct world *w, bool tight)
@@ -96,7 +113,20 @@ static void choose_layers(struct world *w, bool tight)
         w->layers[2] = w->layers[0];
 }
 
-static void open_world(struct world *w, bool tight)
+static void cap(hr_options *options)
+{
+    static hr_disk disks[2];
+    static const char *const engines[] = {NULL, "threads"};
+    const char *folder = getenv("TMPDIR");
+    disks[0] = disks[1] = (hr_disk){.path = folder ? folder : "/tmp", .bytes = 96 << 20};
+    options->device_bytes = (uint64_t)pick(7, 14) << 21;
+    options->disks = disks;
+    options->n_disks = (int32_t)pick(1, 2);
+    options->io = engines[pick(0, 1)];
+    options->manual_progress = pick(0, 1);
+}
+
+static void open_world(struct world *w, bool tight, bool capped)
 {
     static const int64_t waves[] = {0, 1, 2, 7};
     hr_options options = {.struct_size = sizeof(options),
@@ -106,11 +136,17 @@ static void open_world(struct world *w, bool tight)
                           .debug_wave_blocks = waves[pick(0, 3)]};
     hr_options flat = {.struct_size = sizeof(flat), .threads = 1, .device_bytes = 64ull << 21};
     memset(w, 0, sizeof(*w));
+    w->capped = capped;
+    if (capped)
+        cap(&options);
     if (hr_open(&options, &w->c) != HR_OK || hr_open(&flat, &w->flat) != HR_OK)
         die("open", NULL);
     /* What recycled memory may hold: every K and V starts as NaN. */
     memset(w->c->dev->arena, 0xff, w->c->dev->arena_bytes);
-    choose_layers(w, tight);
+    if (capped)
+        choose_large_layers(w);
+    else
+        choose_layers(w, tight);
     hr_cache_options cache = {.struct_size = sizeof(cache),
                               .layer_size = sizeof(w->layers[0]),
                               .layers = w->layers,
@@ -148,6 +184,7 @@ static void close_world(struct world *w)
     }
     if (hr_context_stats(w->c, &stats) != HR_OK || stats.kv_bytes_used != 0)
         die("blocks leaked", w->c);
+    w->read_bytes = stats.disk_read_bytes;
     for (int i = 0; i < 4; i++)
         free(w->rows[i]);
     if (hr_cache_destroy(&w->cache) != HR_OK || w->c->extents.used_count != 0)
@@ -165,7 +202,8 @@ static void expect_zero_tail(struct world *w, const struct model_seq *m)
         const struct hr_blocks *pool = hr_cache_pool(w->cache, l);
         const struct hr_block *block = &pool->all[hr_seq_blocks(m->seq, l)[last]];
         size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
-        for (int32_t h = 0; h < g->kv_heads && block->life.refs == 1; h++) {
+        bool there = block->life.device == HR_LIFE_THERE;
+        for (int32_t h = 0; h < g->kv_heads && block->life.refs == 1 && there; h++) {
             unsigned char *page = hr_page_addr(g, &pool->slots.view, block->slot, h);
             unsigned char *v = page + hr_page_bytes(g) / 2;
             for (size_t i = (size_t)fill * row_bytes; i < HR_BLOCK_TOKENS * row_bytes; i++)
@@ -234,6 +272,17 @@ static void op_destroy(struct world *w, struct model_seq *m)
     hr_status status = hr_seq_destroy(&m->seq);
     if (m->in_step ? status != HR_E_BUSY || !m->seq : status != HR_OK || m->seq)
         die("destroy", w->c);
+}
+
+static void op_advise(struct world *w, struct model_seq *m)
+{
+    if (!m->seq || !w->capped)
+        return;
+    hr_advice advice =
+        pick(0, 9) ? (hr_advice)pick(HR_ADVISE_NORMAL, HR_ADVISE_PARK) : HR_ADVISE_PIN;
+    hr_status status = hr_seq_advise(m->seq, advice);
+    if (m->in_step ? status != HR_E_BUSY : status != HR_OK)
+        die("advise", w->c);
 }
 
 static void op_begin(struct world *w, struct open_step *s)
@@ -418,6 +467,8 @@ static void one_step(struct world *w)
         op_truncate(w, m);
     else if (choice < 30)
         op_destroy(w, m);
+    else if (choice < 34)
+        op_advise(w, m);
     else if (!s->open)
         op_begin(w, s);
     else if (choice < 75)
@@ -430,7 +481,7 @@ static void one_step(struct world *w)
 
 int main(int argc, char **argv)
 {
-    uint64_t first = 1, seeds = 20, steps = 10000, attends = 0, refused = 0;
+    uint64_t first = 1, seeds = 20, steps = 10000, attends = 0, refused = 0, read_bytes = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         uint64_t number = strtoull(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--seeds") == 0)
@@ -445,18 +496,21 @@ int main(int argc, char **argv)
         rng_state = seed * 0x2545f4914f6cdd1dull;
         printf("seed %llu: random-program --first %llu --seeds 1 --steps %llu\n",
                (unsigned long long)seed, (unsigned long long)seed, (unsigned long long)steps);
-        open_world(&w, seed % 4 == 0);
-        for (uint64_t i = 0; i < steps; i++)
+        open_world(&w, seed % 4 == 0, seed % 3 == 0);
+        /* A capped world's steps wait for a disk. */
+        for (uint64_t i = 0; i < (w.capped ? steps / 4 : steps); i++)
             one_step(&w);
         attends += w.attends;
         refused += w.refused;
         close_world(&w);
+        read_bytes += w.read_bytes;
     }
     printf("%llu seeds, %llu steps each, %llu attends compared, %llu batches refused for budget\n",
            (unsigned long long)seeds, (unsigned long long)steps, (unsigned long long)attends,
            (unsigned long long)refused);
-    if (seeds >= 4 && refused == 0) {
-        printf("FAILED: no batch ever met the budget: the test is too tame\n");
+    printf("%llu bytes of K/V came from disk\n", (unsigned long long)read_bytes);
+    if (seeds >= 4 && (refused == 0 || read_bytes == 0)) {
+        printf("FAILED: no batch ever met the budget, or none the disk: the test is too tame\n");
         return 1;
     }
     return 0;

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/residency.h"
+
+#include "src/fetch.h"
+#include "src/progress.h"
+
+/* What a pool has to share out, in blocks; `layers` of them a block of a sequence. */
+struct share {
+    int64_t slots;  /* for blocks, the ring's not counted */
+    int64_t layers; /* of the pool */
+    int64_t adds;   /* slots of one layer's new blocks, and of copies */
+    int64_t opens;  /* open blocks that must stay until commit */
+    int64_t others; /* what other open steps have reserved */
+};
+
+static bool in_batch(const hr_seq *seq, const hr_step *step)
+{
+    return seq->step == step;
+}
+
+static int64_t blocks_after(const hr_seq *seq, const hr_step *step)
+{
+    return hr_blocks_of(in_batch(seq, step) ? step->views[seq->batch_index].n_kv : seq->length);
+}
+
+/* Least and most blocks of each layer that the sequence keeps. */
+static void bounds(const hr_seq *seq, const hr_step *step, int32_t pool, int64_t *least,
+                   int64_t *most)
+{
+    int64_t n = blocks_after(seq, step);
+    *least = 0;
+    *most = seq->advice == HR_ADVISE_PARK && !in_batch(seq, step) ? 0 : n;
+    if (seq->advice == HR_ADVISE_PIN)
+        *least = n;
+    else if (in_batch(seq, step))
+        *least = n < 1 ? n : 1;
+    else if (seq->step) /* another step counts on it */
+        *least = seq->keep[pool];
+    if (*most < *least)
+        *most = *least;
+}
+
+static int64_t kept_at(const hr_seq *seq, const hr_step *step, int32_t pool, int64_t level)
+{
+    int64_t least, most;
+    bounds(seq, step, pool, &least, &most);
+    int64_t keep = level < most ? level : most;
+    return keep > least ? keep : least;
+}
+
+/* Slots that all sequences together would keep. */
+static int64_t slots_at(const hr_step *step, int32_t pool, int64_t layers, int64_t level)
+{
+    int64_t sum = 0;
+    for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
+        sum += layers * kept_at(s, step, pool, level);
+    return sum;
+}
+
+static struct share share_of(const hr_step *step, int32_t pool)
+{
+    const hr_cache *cache = step->cache;
+    const struct hr_tiered *t = &cache->tiered[pool];
+    struct share share = {
+        .slots = t->slots - t->ring.size, .layers = t->layers, .others = t->reserved};
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        int64_t length = step->seqs[i]->length;
+        if (hr_step_new(step, i) == 0)
+            continue;
+        share.adds += hr_blocks_of(step->views[i].n_kv) - length / HR_BLOCK_TOKENS;
+        share.opens += length % HR_BLOCK_TOKENS != 0;
+    }
+    share.opens *= share.layers;
+    return share;
+}
+
+static hr_status too_small(const hr_step *step, int32_t pool, const struct share *s)
+{
+    hr_context *c = step->cache->context;
+    const struct hr_tiered *t = &step->cache->tiered[pool];
+    uint64_t bytes = hr_blocks_bytes(&step->cache->pools[pool]);
+    int64_t least = slots_at(step, pool, s->layers, 0);
+    return hr_fail(
+        &c->error, HR_E_BUDGET,
+        "the step needs %lld bytes of device memory, %lld are there: the newest blocks of all "
+        "layers take %lld, open ones %lld, the new ones of two layers %lld, other steps %lld, the "
+        "ring %lld",
+        (long long)((uint64_t)(least + s->opens + 2 * s->adds + s->others + t->ring.size) * bytes),
+        (long long)((uint64_t)t->slots * bytes), (long long)((uint64_t)least * bytes),
+        (long long)((uint64_t)s->opens * bytes), (long long)((uint64_t)(2 * s->adds) * bytes),
+        (long long)((uint64_t)s->others * bytes), (long long)((uint64_t)t->ring.size * bytes));
+}
+
+/* The highest level at which all fits; -1: none. */
+static int64_t find_level(const hr_step *step, int32_t pool, const struct share *s)
+{
+    int64_t room = s->slots - s->others - s->opens - 2 * s->adds, low = 0, high = 0;
+    if (slots_at(step, pool, s->layers, 0) > room)
+        return -1;
+    for (const hr_seq *q = step->cache->first_seq; q; q = q->next)
+        high = blocks_after(q, step) > high ? blocks_after(q, step) : high;
+    while (low < high) {
+        int64_t mid = low + (high - low + 1) / 2;
+        if (slots_at(step, pool, s->layers, mid) <= room)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* ---- Marks ---- */
+
+/* In begin every block of a sequence's level gets the step's mark, or the one before it if it is
+ * above the level once the step's rows are there. Returns how many got the step's mark just now:
+ * blocks that sequences share count once. */
+static int64_t mark_layer(const hr_seq *seq, const hr_step *step, int32_t layer)
+{
+    struct hr_tiered *t = hr_cache_tiered(seq->cache, layer);
+    const uint32_t *blocks = hr_seq_blocks(seq, layer);
+    int64_t have = hr_blocks_of(seq->length), after = blocks_after(seq, step), marked = 0;
+    int64_t keep = hr_seq_keep(seq, layer);
+    for (int64_t b = have > keep ? have - keep : 0; b < have; b++) {
+        uint32_t *mark = &t->lower.births[blocks[b]].mark;
+        uint32_t want = b >= after - keep ? step->mark : step->mark - 1;
+        marked += want == step->mark && *mark < want;
+        *mark = *mark < want ? want : *mark;
+    }
+    int64_t first_new = have > after - keep ? have : after - keep;
+    return marked + (after > first_new ? after - first_new : 0);
+}
+
+/* Evicts resident blocks [from, end) of a layer, but not open ones that a step holds, nor shared
+ * ones whose mark is at least `least`. False: there is no room below. */
+static bool evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end, uint32_t least)
+{
+    struct hr_tiered *t = hr_cache_tiered(seq->cache, layer);
+    const uint32_t *blocks = hr_seq_blocks(seq, layer);
+    for (int64_t b = from; b < end; b++) {
+        const struct hr_life *life = &t->lower.blocks->all[blocks[b]].life;
+        bool marked = t->lower.births[blocks[b]].mark >= least && life->refs > 1;
+        if (hr_lower_away(&t->lower, blocks[b]) || life->device != HR_LIFE_THERE || marked ||
+            (life->held && life->phase == HR_LIFE_OPEN))
+            continue;
+        if (!hr_lower_evict(&t->lower, blocks[b]))
+            return false;
+        seq->cache->evictions++;
+    }
+    return true;
+}
+
+static hr_status no_room_below(const hr_step *step, int32_t pool, int64_t want)
+{
+    const struct hr_lower *l = &step->cache->tiered[pool].lower;
+    uint64_t bytes = hr_blocks_bytes(l->blocks);
+    int64_t have = hr_lower_room(l) + (int64_t)l->slots.slots_used;
+    return hr_fail(&step->cache->context->error, HR_E_BUDGET,
+                   "%lld bytes of K/V would have to lie on disk; there is room for %lld",
+                   (long long)((uint64_t)want * bytes), (long long)((uint64_t)have * bytes));
+}
+
+/* Room below for all that is not kept, of the pool. */
+static hr_status make_room_below(hr_step *step, int32_t pool, int64_t kept)
+{
+    struct hr_tiered *t = &step->cache->tiered[pool];
+    struct share s = share_of(step, pool);
+    int64_t below = (int64_t)t->lower.blocks->used + s.layers * s.adds - kept;
+    int64_t room = hr_lower_room(&t->lower);
+    if (below > room)
+        room += hr_lower_reclaim(&t->lower);
+    /* What is below already is part of it. */
+    if (below > room + (int64_t)t->lower.slots.slots_used)
+        return no_room_below(step, pool, below);
+    return HR_OK;
+}
+
+/* Whether every block of the pool is resident and stays so. */
+static bool all_fits(const hr_step *step, int32_t pool)
+{
+    for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
+        if (s->keep[pool] < blocks_after(s, step))
+            return false;
+    return step->cache->tiered[pool].lower.slots.slots_used == 0;
+}
+
+static hr_status mark_and_evict(hr_step *step, int32_t pool)
+{
+    hr_cache *cache = step->cache;
+    int64_t kept = 0;
+    for (int32_t l = 0; l < cache->n_layers; l++)
+        for (const hr_seq *s = cache->first_seq; s; s = s->next)
+            if (hr_cache_pool_of(cache, l) == pool)
+                kept += mark_layer(s, step, l);
+    hr_status status = make_room_below(step, pool, kept);
+    for (int32_t l = 0; status == HR_OK && l < cache->n_layers; l++)
+        for (hr_seq *s = cache->first_seq; status == HR_OK && s; s = s->next) {
+            bool ours = !s->step || s->step == step;
+            int64_t end = hr_blocks_of(s->length) - s->keep[pool];
+            if (hr_cache_pool_of(cache, l) == pool && ours && !evict(s, l, 0, end, step->mark - 1))
+                status = no_room_below(step, pool, end);
+        }
+    return status;
+}
+
+static hr_status begin_pool(hr_step *step, int32_t pool)
+{
+    struct share share = share_of(step, pool);
+    int64_t level = find_level(step, pool, &share);
+    if (level < 0)
+        return too_small(step, pool, &share);
+    for (hr_seq *s = step->cache->first_seq; s; s = s->next)
+        s->keep[pool] = kept_at(s, step, pool, level);
+    return all_fits(step, pool) ? HR_OK : mark_and_evict(step, pool);
+}
+
+hr_status hr_residency_begin(hr_step *step)
+{
+    hr_cache *cache = step->cache;
+    hr_status status = HR_OK;
+    step->mark = cache->mark += 2;
+    for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++)
+        status = begin_pool(step, p);
+    for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++) {
+        struct share share = share_of(step, p);
+        step->reserved[p] = 2 * share.adds + share.opens;
+        cache->tiered[p].reserved += step->reserved[p];
+    }
+    return status;
+}
+
+void hr_residency_end(hr_step *step)
+{
+    for (int32_t p = 0; p < step->cache->n_tiered; p++) {
+        step->cache->tiered[p].reserved -= step->reserved[p];
+        step->reserved[p] = 0;
+    }
+}
+
+/* ---- Append and attend ---- */
+
+/* What a layer's append waits for. */
+struct writes {
+    hr_step *step;
+    int32_t layer;
+};
+
+/* Gives a block that append writes to what it needs; false: not yet. */
+static bool make_ready(const struct writes *w, uint32_t block)
+{
+    struct hr_tiered *t = hr_cache_tiered(w->step->cache, w->layer);
+    struct hr_block *x = &t->lower.blocks->all[block];
+    if (x->life.device == HR_LIFE_NONE && x->life.lower == HR_LIFE_NONE)
+        return hr_blocks_place(t->lower.blocks, block); /* a new one */
+    if (x->life.device != HR_LIFE_THERE || x->life.lower == HR_LIFE_COMING || x->life.pins > 0)
+        return false;
+    hr_lower_forget(&t->lower, block);
+    return true;
+}
+
+static bool writes_ready(void *arg)
+{
+    const struct writes *w = arg;
+    bool ready = true;
+    for (int32_t i = 0; i < w->step->n_seqs; i++) {
+        const hr_seq *seq = w->step->seqs[i];
+        const uint32_t *blocks = hr_seq_blocks(seq, w->layer);
+        int64_t n_kv = w->step->views[i].n_kv;
+        int64_t end = hr_step_new(w->step, i) > 0 ? hr_blocks_of(n_kv) : 0;
+        for (int64_t b = seq->length / HR_BLOCK_TOKENS; ready && b < end; b++)
+            ready = make_ready(w, blocks[b]);
+    }
+    return ready;
+}
+
+hr_status hr_residency_append(hr_step *step, int32_t layer)
+{
+    struct writes w = {step, layer};
+    hr_status status = hr_fetch_for_append(step, layer);
+    return status == HR_OK ? hr_progress_until(step, writes_ready, &w, "slots for new K/V")
+                           : status;
+}
+
+void hr_residency_trim(hr_step *step, int32_t layer)
+{
+    int32_t pool = hr_cache_pool_of(step->cache, layer);
+    uint64_t before = step->cache->evictions;
+    for (int32_t i = 0; i < step->n_seqs; i++) {
+        hr_seq *seq = step->seqs[i];
+        int64_t n_kv = step->views[i].n_kv, end = hr_blocks_of(n_kv) - seq->keep[pool];
+        int64_t opened = seq->length % HR_BLOCK_TOKENS ? seq->length / HR_BLOCK_TOKENS : -1;
+        /* An open block from before the step stays: abort wants its rows back. */
+        if (hr_step_new(step, i) == 0 || opened < 0 || opened >= end) {
+            evict(seq, layer, 0, end, step->mark);
+        } else {
+            evict(seq, layer, 0, opened, step->mark);
+            evict(seq, layer, opened + 1, end, step->mark);
+        }
+    }
+    if (step->evictions == before) /* of a layer that the list has behind it */
+        step->evictions = step->cache->evictions;
+    hr_progress(step->cache->context);
+}
+
+void hr_residency_park(hr_seq *seq)
+{
+    if (hr_seq_tiered(seq))
+        for (int32_t l = 0; l < seq->cache->n_layers; l++)
+            evict(seq, l, 0, hr_blocks_of(seq->length), 0);
+    hr_progress(seq->cache->context);
+}

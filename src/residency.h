@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which blocks are resident. With a tier below, each sequence keeps the newest blocks of every
+ * layer: as many as a common level allows, so that all sequences fit. The level is found in begin;
+ * what lies above it is evicted then, and what a step has added is evicted layer by layer when it
+ * has attended. */
+#ifndef HR_RESIDENCY_H
+#define HR_RESIDENCY_H
+
+#include "src/step.h"
+
+/* Finds the level for the step and all other sequences, and evicts what is above it. HR_E_BUDGET:
+ * it cannot run; the sentence has what it would need. */
+hr_status hr_residency_begin(hr_step *step);
+/* Gives the layer's new blocks their slots, and waits until all that append writes to is there. */
+hr_status hr_residency_append(hr_step *step, int32_t layer);
+/* The layer has attended: what is above the level may go. */
+void hr_residency_trim(hr_step *step, int32_t layer);
+/* What begin has reserved is free again. */
+void hr_residency_end(hr_step *step);
+
+/* Evicts all of a sequence that can be. */
+void hr_residency_park(hr_seq *seq);
+
+#endif

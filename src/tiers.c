@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "src/tiers.h"
+
+#include <string.h>
+
+#include "src/progress.h"
+
+/* Waves of about this size, four of them in the ring; less where the budget is small. */
+enum { WAVE_BYTES = 16 << 20, RING_WAVES = 4, RING_SHARE = 4, RING_LEAST = 2 };
+
+static const int64_t PATIENCE_MS = 60000;
+
+static hr_status choose_engine(const char *io, struct hr_tier_options *o, struct hr_error *error)
+{
+    o->engine = HR_TIER_AUTO;
+    if (io && strcmp(io, "uring") == 0)
+        o->engine = HR_TIER_URING;
+    else if (io && strcmp(io, "threads") == 0)
+        o->engine = HR_TIER_THREADS;
+    else if (io)
+        return hr_fail(error, HR_E_INVALID, "options.io is \"%.40s\"; it must be uring or threads",
+                       io);
+    return HR_OK;
+}
+
+hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hooks *hooks,
+                        struct hr_error *error)
+{
+    struct hr_store_dir dirs[HR_STORE_DIRS_MAX];
+    struct hr_tier_options options = {.alloc = &c->alloc,
+                                      .dev = c->dev,
+                                      .dirs = dirs,
+                                      .n_dirs = o->n_disks,
+                                      .manual = o->manual_progress};
+    if (o->n_disks < 1 || o->n_disks > HR_STORE_DIRS_MAX || !o->disks)
+        return hr_fail(error, HR_E_INVALID,
+                       "options.n_disks is %d with disks %s; 1 to %d are needed", o->n_disks,
+                       o->disks ? "set" : "NULL", HR_STORE_DIRS_MAX);
+    for (int32_t i = 0; i < o->n_disks; i++)
+        dirs[i] = (struct hr_store_dir){o->disks[i].path, o->disks[i].bytes};
+    hr_status status = choose_engine(o->io, &options, error);
+    if (hooks) {
+        options.calls = hooks->calls;
+        options.sim = hooks->sim;
+        options.engine = hooks->sim ? HR_TIER_SIMULATED : options.engine;
+    }
+    if (status != HR_OK)
+        return status;
+    if (c->cuda)
+        return hr_fail(error, HR_E_UNSUPPORTED, "disks are for the host device in this version");
+    c->patience_ns = (o->patience_ms > 0 ? o->patience_ms : PATIENCE_MS) * 1000000;
+    struct hr_tier *tier = hr_alloc_zero(&c->alloc, sizeof(*tier));
+    if (!tier)
+        return hr_fail(error, HR_E_NO_MEMORY, "no memory for the disk tier");
+    status = hr_tier_open(tier, &options, error);
+    if (status == HR_OK)
+        c->tier = tier;
+    else
+        hr_alloc_put(&c->alloc, tier, sizeof(*tier));
+    return status;
+}
+
+/* Bytes that a token takes in all layers of a pool; -1: of all pools. */
+static uint64_t weight(const hr_cache *cache, int32_t pool)
+{
+    uint64_t sum = 0;
+    for (int32_t l = 0; l < cache->n_layers; l++)
+        if (pool < 0 || hr_cache_pool_of(cache, l) == pool)
+            sum += hr_blocks_bytes(hr_cache_pool(cache, l));
+    return sum;
+}
+
+/* A pool's share of extents, in whole parts. */
+static int64_t share_of(const hr_cache *cache, int32_t pool, int64_t extents)
+{
+    double part = (double)weight(cache, pool) / (double)weight(cache, -1);
+    return (int64_t)((double)extents * part + 1e-6) / cache->pools[pool].slots.run;
+}
+
+static int32_t layers_of(const hr_cache *cache, int32_t pool)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < cache->n_layers; l++)
+        n += hr_cache_pool_of(cache, l) == pool;
+    return n;
+}
+
+/* Slots of the ring, and how many of them a wave takes at most. */
+static uint32_t ring_size(const hr_cache *cache, int32_t pool, int64_t slots, uint32_t *wave_most)
+{
+    int64_t wave = WAVE_BYTES / (int64_t)hr_blocks_bytes(&cache->pools[pool]);
+    int64_t most = slots / RING_SHARE / RING_WAVES;
+    wave = wave < most ? wave : most;
+    wave = wave > 1 ? wave : 1;
+    int64_t size = wave * RING_WAVES;
+    if (size > slots / RING_SHARE)
+        size = slots / RING_SHARE;
+    *wave_most = (uint32_t)wave;
+    return (uint32_t)(size > RING_LEAST ? size : RING_LEAST);
+}
+
+static hr_status too_small(const hr_cache *cache, int32_t pool, int64_t slots)
+{
+    hr_context *c = cache->context;
+    uint64_t bytes = hr_blocks_bytes(&cache->pools[pool]);
+    int64_t need = layers_of(cache, pool) + 2 + RING_LEAST;
+    double all =
+        (double)((uint64_t)need * bytes) * (double)weight(cache, -1) / (double)weight(cache, pool);
+    return hr_fail(
+        &c->error, HR_E_BUDGET,
+        "the device budget has %lld blocks of %llu bytes for %d layers; one open block a "
+        "layer, the new blocks of two and a ring of %d take %lld: options.device_bytes "
+        "must be at least %.0f",
+        (long long)slots, (unsigned long long)bytes, layers_of(cache, pool), RING_LEAST,
+        (long long)need, all + 2.0 * HR_EXTENT_BYTES * cache->n_pools);
+}
+
+static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_t disk)
+{
+    hr_context *c = cache->context;
+    struct hr_blocks *blocks = &cache->pools[pool];
+    struct hr_tiered *t = &cache->tiered[pool];
+    const struct hr_geom *g = NULL;
+    uint64_t layout = 0;
+    for (int32_t l = 0; l < cache->n_layers; l++) {
+        layout = hr_page_layout(layout, hr_cache_geom(cache, l));
+        if (hr_cache_pool_of(cache, l) == pool && !g)
+            g = hr_cache_geom(cache, l);
+    }
+    blocks->slots.parts_limit = (uint32_t)share_of(cache, pool, device);
+    t->slots = (int64_t)blocks->slots.parts_limit * blocks->slots.view.blocks_per_extent;
+    t->layers = layers_of(cache, pool);
+    if (t->slots < t->layers + 2 + RING_LEAST)
+        return too_small(cache, pool, t->slots);
+    if (blocks->slots.run > 1 && c->tier->store.n_files > 1)
+        return hr_fail(&c->error, HR_E_UNSUPPORTED,
+                       "a block of %llu bytes is larger than an extent: use one disk directory",
+                       (unsigned long long)hr_blocks_bytes(blocks));
+    struct hr_lower_options options = {
+        .tier = c->tier,
+        .blocks = blocks,
+        .layout = layout,
+        .page_bytes = hr_page_bytes(g),
+        .extents = share_of(cache, pool, disk) * blocks->slots.run,
+        .heads = g->kv_heads,
+    };
+    uint32_t wave_most, size = ring_size(cache, pool, t->slots, &wave_most);
+    if (!hr_lower_init(&t->lower, &options))
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for the tables of blocks on disk");
+    cache->n_tiered++;
+    if (!hr_ring_init(&t->ring, &t->lower, size, wave_most))
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a ring of %u blocks", size);
+    return HR_OK;
+}
+
+hr_status hr_tiers_make(hr_cache *cache)
+{
+    hr_context *c = cache->context;
+    int64_t device = c->extents.count - c->promised;
+    int64_t disk = c->tier->extents.count;
+    if (c->promised > 0)
+        return hr_fail(&c->error, HR_E_BUDGET,
+                       "another cache of the context has the device and disk budgets; with disks "
+                       "there is one cache at a time");
+    cache->tiered = hr_alloc_zero(&c->alloc, (size_t)cache->n_pools * sizeof(*cache->tiered));
+    if (!cache->tiered)
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %d pools", cache->n_pools);
+    c->promised += device;
+    cache->promised = device;
+    hr_status status = HR_OK;
+    for (int32_t p = 0; status == HR_OK && p < cache->n_pools; p++)
+        status = make_pool(cache, p, device, disk);
+    return status;
+}
+
+void hr_tiers_free(hr_cache *cache)
+{
+    hr_context *c = cache->context;
+    if (!cache->tiered)
+        return;
+    hr_progress_drain(cache);
+    for (int32_t p = 0; p < cache->n_tiered; p++) {
+        hr_ring_close(&cache->tiered[p].ring);
+        hr_lower_close(&cache->tiered[p].lower);
+    }
+    cache->n_tiered = 0;
+    hr_alloc_put(&c->alloc, cache->tiered, (size_t)cache->n_pools * sizeof(*cache->tiered));
+    c->promised -= cache->promised;
+}

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* K/V beyond the device's budget: what comes back from disk is what was written or an error that
+ * names the block; what fails leaves the cache as it was. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/fetch.h"
+#include "tests/engine/fixture.h"
+
+enum {
+    KV = 4,
+    DIM = 64,
+    LAYERS = 3,
+    WIDTH = KV * DIM,
+    LENGTH = 40 * 128 + 40, /* 123 blocks of 256 KiB in all layers, where 40 fit */
+    CHUNK = 300,
+    BLOCK = KV * 2 * 128 * DIM * 4,
+};
+
+struct setup {
+    hr_context *c;
+    hr_cache *cache;
+    hr_step *step;
+    hr_seq *seq;
+};
+
+static float *numbers, *results[2];
+
+/* Files of a test: each call may fail. */
+static struct faults {
+    int64_t calls, fail_at; /* the read or write with this number, and `more` behind it */
+    int64_t more;
+    int error;    /* 0: half of it is moved */
+    bool reads;   /* which of both */
+    int64_t fell; /* times it failed */
+} faults;
+
+static int64_t faulty(bool read, int64_t bytes, int64_t *moved)
+{
+    if (read != faults.reads)
+        return 0;
+    int64_t n = faults.calls++;
+    if (n < faults.fail_at || n > faults.fail_at + faults.more)
+        return 0;
+    faults.fell++;
+    *moved = faults.error ? -faults.error : bytes / 2;
+    return 1;
+}
+
+static int64_t faulty_read(void *user, int fd, void *memory, size_t bytes, uint64_t offset)
+{
+    int64_t moved;
+    if (faulty(true, (int64_t)bytes, &moved))
+        return moved;
+    return hr_io_calls_system.pread(user, fd, memory, bytes, offset);
+}
+
+static int64_t faulty_write(void *user, int fd, const void *memory, size_t bytes, uint64_t offset)
+{
+    int64_t moved;
+    if (faulty(false, (int64_t)bytes, &moved))
+        return moved;
+    return hr_io_calls_system.pwrite(user, fd, memory, bytes, offset);
+}
+
+static hr_disk disk(void)
+{
+    const char *folder = getenv("TMPDIR");
+    return (hr_disk){.path = folder ? folder : "/tmp", .bytes = 128 << 20};
+}
+
+static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, const char *io)
+{
+    struct setup s;
+    hr_disk where = disk();
+    struct hr_error error = {0};
+    hr_options options = {.struct_size = sizeof(options),
+                          .threads = 2,
+                          .unbound = true,
+                          .device_bytes = extents << 21,
+                          .disks = &where,
+                          .n_disks = 1,
+                          .io = io,
+                          .manual_progress = hooks && hooks->sim};
+    if (extents > 20)
+        options.n_disks = 0, options.disks = NULL;
+    hr_layer_options layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] =
+            (hr_layer_options){.q_heads = KV, .kv_heads = KV, .dim_k = DIM, .dtype = HR_FP32};
+    hr_cache_options cache = {sizeof(cache), sizeof(layers[0]), layers, LAYERS};
+    hr_step_limits limits = {sizeof(limits), 2, 2 * CHUNK, 2 * CHUNK};
+    if (hr_context_open(&options, hooks, &error, &s.c) != HR_OK)
+        fail_msg("%s", error.text);
+    assert_int_equal(hr_cache_create(s.c, &cache, &s.cache), HR_OK);
+    assert_int_equal(hr_step_create(s.cache, &limits, &s.step), HR_OK);
+    assert_int_equal(hr_seq_create(s.cache, &s.seq), HR_OK);
+    return s;
+}
+
+static void close_setup(struct setup *s)
+{
+    assert_int_equal(hr_seq_destroy(&s->seq), HR_OK);
+    assert_int_equal(hr_step_destroy(&s->step), HR_OK);
+    assert_int_equal(s->c->kv_bytes_used, 0);
+    assert_int_equal(hr_cache_destroy(&s->cache), HR_OK);
+    assert_int_equal(s->c->extents.used_count, 0);
+    assert_int_equal(hr_close(&s->c), HR_OK);
+}
+
+/* One step of n tokens from position t on; the outputs of the last layer go to `to`. */
+static hr_status forward(struct setup *s, hr_seq *seq, int64_t t, int64_t n, float *to)
+{
+    hr_append_args new = {.struct_size = sizeof(new), .dtype = HR_FP32};
+    hr_attend_args ask = {.struct_size = sizeof(ask), .q_dtype = HR_FP32, .out_dtype = HR_FP32};
+    hr_status status = begin_one(s->step, seq, n);
+    for (int l = 0; status == HR_OK && l < LAYERS; l++) {
+        new.k = numbers + (t + l) * WIDTH, new.v = numbers + (t + 2 * l + 1) * WIDTH;
+        ask.q = numbers + (t + 3 * l) * WIDTH, ask.out = to;
+        status = hr_step_append(s->step, l, &new);
+        if (status == HR_OK)
+            status = hr_step_attend(s->step, l, &ask);
+    }
+    return status;
+}
+
+/* Reads the whole sequence in; outputs of all rows to `to`. */
+static void prefill(struct setup *s, float *to)
+{
+    for (int64_t t = hr_seq_length(s->seq); t < LENGTH; t += CHUNK) {
+        int64_t n = LENGTH - t < CHUNK ? LENGTH - t : CHUNK;
+        if (forward(s, s->seq, t, n, to + t * WIDTH) != HR_OK)
+            fail_msg("%s", hr_error_text(s->c));
+        assert_int_equal(hr_step_commit(s->step, NULL), HR_OK);
+    }
+}
+
+static void expect_same(int64_t rows)
+{
+    assert_memory_equal(results[0], results[1], (size_t)rows * WIDTH * sizeof(float));
+}
+
+/* The same bits with all resident, and with a third of it, on both engines. */
+static void test_bits(void **state)
+{
+    static const char *const engines[] = {NULL, "threads"};
+    struct setup all = open_setup(200, NULL, NULL);
+    prefill(&all, results[0]);
+    close_setup(&all);
+    for (int i = 0; i < 2; i++) {
+        hr_stats stats = {.struct_size = sizeof(stats)};
+        struct setup s = open_setup(5, NULL, engines[i]);
+        memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
+        prefill(&s, results[1]);
+        expect_same(LENGTH);
+        assert_int_equal(hr_context_stats(s.c, &stats), HR_OK);
+        assert_true(stats.disk_read_bytes > 60 << 20);
+        assert_true(stats.disk_write_bytes > 15 << 20);
+        assert_true(stats.disk_bytes_used + (5ull << 21) > stats.kv_bytes_used);
+        assert_true(strlen(hr_context_disk_text(s.c)) > 10);
+        close_setup(&s);
+    }
+}
+
+/* Waits until all is written. */
+static void settle(struct setup *s)
+{
+    while (hr_mover_running(s->c->tier->mover) > 0)
+        assert_int_equal(hr_poll(s->c, hr_clock_ns() + 1000000000), HR_OK);
+}
+
+/* Flips a bit of the file. */
+static void flip(const struct setup *s, uint64_t at, int bit)
+{
+    static _Alignas(4096) unsigned char page[4096];
+    int fd = s->c->tier->store.files[0].fd;
+    assert_int_equal(pread(fd, page, 4096, (off_t)(at / 4096 * 4096)), 4096);
+    page[at % 4096] ^= (unsigned char)(1 << bit);
+    assert_int_equal(pwrite(fd, page, 4096, (off_t)(at / 4096 * 4096)), 4096);
+}
+
+/* Decodes a token, and says what came of it. */
+static hr_status decode(struct setup *s)
+{
+    hr_status status = forward(s, s->seq, LENGTH, 1, results[1]);
+    assert_int_equal(hr_step_abort(s->step), HR_OK);
+    return status;
+}
+
+/* One flipped bit anywhere in a block that lies below is found, with the block's name. */
+static void test_flipped_bits(void **state)
+{
+    struct setup s = open_setup(5, NULL, "threads");
+    const struct hr_tiered *t = hr_cache_tiered(s.cache, 0);
+    prefill(&s, results[1]);
+    settle(&s);
+    assert_int_equal(decode(&s), HR_OK);
+    srand(7);
+    for (int i = 0; i < 20; i++) {
+        int layer = rand() % LAYERS, index = rand() % 12;
+        uint32_t block = hr_seq_blocks(s.seq, layer)[index];
+        assert_true(hr_lower_away(&t->lower, block));
+        uint64_t inside = (uint64_t)rand() % BLOCK;
+        uint64_t at = hr_lower_place(&t->lower, t->lower.blocks->all[block].lower).offset + inside;
+        int bit = rand() % 8;
+        char name[96];
+        snprintf(name, sizeof(name), "layer %d, block %d, head %d", layer, index,
+                 (int)(inside / (BLOCK / KV)));
+        flip(&s, at, bit);
+        expect_error(s.c, decode(&s), HR_E_CORRUPT, name);
+        flip(&s, at, bit);
+        assert_int_equal(decode(&s), HR_OK);
+    }
+    close_setup(&s);
+}
+
+/* Blocks that change places, and one that is older than its checksum. */
+static void test_wrong_blocks(void **state)
+{
+    struct setup s = open_setup(5, NULL, "threads");
+    const struct hr_lower *l = &hr_cache_tiered(s.cache, 0)->lower;
+    void *a = aligned_alloc(4096, BLOCK), *b = aligned_alloc(4096, BLOCK);
+    prefill(&s, results[1]);
+    settle(&s);
+    int fd = s.c->tier->store.files[0].fd;
+    off_t at[2];
+    for (int i = 0; i < 2; i++)
+        at[i] = (off_t)hr_lower_place(l, l->blocks->all[hr_seq_blocks(s.seq, i)[3]].lower).offset;
+    assert_int_equal(pread(fd, a, BLOCK, at[0]), BLOCK);
+    assert_int_equal(pread(fd, b, BLOCK, at[1]), BLOCK);
+    assert_int_equal(pwrite(fd, b, BLOCK, at[0]), BLOCK);
+    assert_int_equal(pwrite(fd, a, BLOCK, at[1]), BLOCK);
+    expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 0, block 3");
+    assert_int_equal(pwrite(fd, a, BLOCK, at[0]), BLOCK);
+    expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 1, block 3");
+    assert_int_equal(pwrite(fd, b, BLOCK, at[1]), BLOCK);
+    assert_int_equal(decode(&s), HR_OK);
+    l->births[hr_seq_blocks(s.seq, 2)[4]].generation--;
+    expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 2, block 4, head 0");
+    l->births[hr_seq_blocks(s.seq, 2)[4]].generation++;
+    assert_int_equal(decode(&s), HR_OK);
+    close_setup(&s);
+    free(a);
+    free(b);
+}
+
+static const struct hr_io_calls *faulty_calls(void)
+{
+    static struct hr_io_calls calls;
+    calls = hr_io_calls_system;
+    calls.pread = faulty_read;
+    calls.pwrite = faulty_write;
+    return &calls;
+}
+
+/* Reads that fail: those that may pass do, others end the step with their name. */
+static void test_failing_reads(void **state)
+{
+    static const int errors[] = {EIO, EINTR, 0, ENXIO};
+    struct hr_hooks hooks = {.calls = faulty_calls()};
+    memset(&faults, 0, sizeof(faults));
+    faults.fail_at = INT64_MAX;
+    struct setup s = open_setup(5, &hooks, "threads");
+    prefill(&s, results[1]);
+    settle(&s);
+    faults.reads = true;
+    for (int e = 0; e < 4; e++)
+        for (int64_t k = 0; k < 20; k += 4) {
+            faults.calls = faults.fell = 0;
+            faults.error = errors[e];
+            faults.fail_at = k;
+            hr_status status = decode(&s);
+            bool passes = errors[e] == EINTR || errors[e] == 0;
+            assert_true(faults.fell == 1);
+            if (passes)
+                assert_int_equal(status, HR_OK);
+            else
+                expect_error(s.c, status, HR_E_IO, strerror(errors[e]));
+            faults.fail_at = INT64_MAX;
+            assert_int_equal(decode(&s), HR_OK);
+        }
+    close_setup(&s);
+}
+
+/* Writes that fail leave their blocks where they are; when nothing can leave, the step says why. */
+static void test_failing_writes(void **state)
+{
+    static const int errors[] = {EIO, ENOSPC};
+    struct hr_hooks hooks = {.calls = faulty_calls()};
+    for (int e = 0; e < 2; e++)
+        for (int forever = 0; forever < 2; forever++) {
+            memset(&faults, 0, sizeof(faults));
+            faults.fail_at = INT64_MAX; /* not while the files are made */
+            struct setup s = open_setup(5, &hooks, "threads");
+            faults.calls = 0;
+            faults.error = errors[e];
+            faults.fail_at = 3;
+            faults.more = forever ? INT64_MAX / 2 : 0;
+            if (!forever) {
+                memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
+                prefill(&s, results[1]);
+                expect_same(LENGTH);
+                close_setup(&s);
+                continue;
+            }
+            hr_status status = HR_OK;
+            int64_t t = 0;
+            for (; status == HR_OK; t += CHUNK) {
+                status = forward(&s, s.seq, t, CHUNK, results[1]);
+                if (status == HR_OK)
+                    assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+            }
+            expect_error(s.c, status, HR_E_IO, strerror(errors[e]));
+            assert_int_equal(hr_step_abort(s.step), HR_OK);
+            assert_int_equal(hr_seq_length(s.seq), t - CHUNK);
+            faults.fail_at = INT64_MAX; /* the disk is well again */
+            memcpy(results[1], results[0], (size_t)hr_seq_length(s.seq) * WIDTH * sizeof(float));
+            prefill(&s, results[1]);
+            expect_same(LENGTH);
+            close_setup(&s);
+        }
+}
+
+static void *cancel_soon(void *step)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+    hr_step_cancel(step);
+    return NULL;
+}
+
+/* A slow disk: cancelled from another thread, and out of patience. */
+static void test_cancel(void **state)
+{
+    struct hr_io_sim_options slow = {.seed = 5};
+    struct hr_hooks hooks = {.sim = &slow};
+    struct setup s = open_setup(5, &hooks, NULL);
+    pthread_t thread;
+    prefill(&s, results[1]);
+    expect_same(LENGTH);
+    assert_int_equal(begin_one(s.step, s.seq, 1), HR_OK);
+    assert_int_equal(hr_step_cancel(s.step), HR_OK);
+    hr_append_args new = {.struct_size = sizeof(new), .dtype = HR_FP32, .k = numbers, .v = numbers};
+    hr_attend_args ask = {.struct_size = sizeof(ask),
+                          .q_dtype = HR_FP32,
+                          .out_dtype = HR_FP32,
+                          .q = numbers,
+                          .out = results[1]};
+    hr_status status = hr_step_append(s.step, 0, &new);
+    if (status == HR_OK)
+        status = hr_step_attend(s.step, 0, &ask);
+    assert_int_equal(status, HR_E_CANCELLED);
+    expect_error(s.c, hr_step_attend(s.step, 0, &ask), HR_E_STATE, "cancelled");
+    expect_error(s.c, hr_step_commit(s.step, NULL), HR_E_STATE, "abort it");
+    assert_int_equal(hr_step_abort(s.step), HR_OK);
+    assert_int_equal(decode(&s), HR_OK);
+    close_setup(&s);
+
+    slow.latency_ns = 200000000;
+    s = open_setup(5, &hooks, NULL);
+    s.c->patience_ns = 100000000;
+    for (status = HR_OK; status == HR_OK;) {
+        status = forward(&s, s.seq, hr_seq_length(s.seq), CHUNK, results[1]);
+        if (status == HR_OK)
+            assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+    }
+    expect_error(s.c, status, HR_E_TIMEOUT, "within 100 ms");
+    assert_int_equal(hr_step_abort(s.step), HR_OK);
+    s.c->patience_ns = 60000000000;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, s.step), 0);
+    status = forward(&s, s.seq, hr_seq_length(s.seq), CHUNK, results[1]);
+    pthread_join(thread, NULL);
+    assert_int_equal(status, HR_E_CANCELLED);
+    assert_int_equal(hr_step_abort(s.step), HR_OK);
+    close_setup(&s);
+}
+
+/* What cannot fit is refused with the bytes it would need. */
+static void test_minimum(void **state)
+{
+    hr_disk where = disk(), nowhere = {.path = "/no/such/folder", .bytes = 64 << 20};
+    hr_options options = {.struct_size = sizeof(options),
+                          .threads = 1,
+                          .device_bytes = 2 << 20,
+                          .disks = &where,
+                          .n_disks = 1};
+    hr_layer_options layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = (hr_layer_options){
+            .q_heads = 4 * KV, .kv_heads = 4 * KV, .dim_k = DIM, .dtype = HR_FP32};
+    hr_cache_options geometry = {sizeof(geometry), sizeof(layers[0]), layers, LAYERS};
+    hr_context *c;
+    hr_cache *cache, *second;
+    assert_int_equal(hr_open(&options, &c), HR_OK);
+    expect_error(c, hr_cache_create(c, &geometry, &cache), HR_E_BUDGET, "must be at least");
+    assert_int_equal(hr_close(&c), HR_OK);
+    options.device_bytes = 16 << 20;
+    assert_int_equal(hr_open(&options, &c), HR_OK);
+    assert_int_equal(hr_cache_create(c, &geometry, &cache), HR_OK);
+    expect_error(c, hr_cache_create(c, &geometry, &second), HR_E_BUDGET, "one cache at a time");
+    assert_int_equal(hr_cache_destroy(&cache), HR_OK);
+    assert_int_equal(hr_cache_create(c, &geometry, &cache), HR_OK);
+    assert_int_equal(hr_cache_destroy(&cache), HR_OK);
+    assert_int_equal(hr_close(&c), HR_OK);
+    options.disks = &nowhere;
+    expect_error(NULL, hr_open(&options, &c), HR_E_SYSTEM, "/no/such/folder");
+    options.disks = &where;
+    options.io = "tape";
+    expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "tape");
+    options.io = NULL;
+    options.n_disks = -1;
+    expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "n_disks is -1");
+}
+
+/* What a block's life forbids is a bug, and said at the next begin. */
+static void test_bug(void **state)
+{
+    struct setup s = open_setup(5, NULL, "threads");
+    assert_int_equal(forward(&s, s.seq, 0, CHUNK, results[1]), HR_OK);
+    assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+    hr_blocks_event(&s.cache->pools[0], hr_seq_blocks(s.seq, 0)[0], HR_LIFE_FETCHED);
+    expect_error(s.c, begin_one(s.step, s.seq, 1), HR_E_BUG, "FETCHED");
+    close_setup(&s);
+}
+
+int main(void)
+{
+    size_t n = (size_t)(LENGTH + 16) * WIDTH;
+    numbers = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = (float)(i * 2654435761u >> 7 & 0xfff) / 2048.0f - 1.0f;
+    for (int i = 0; i < 2; i++)
+        results[i] = malloc(LENGTH * WIDTH * sizeof(float));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),           cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_wrong_blocks),   cmocka_unit_test(test_failing_reads),
+        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
