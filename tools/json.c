@@ -39,6 +39,12 @@ void json_close(struct json *json, char bracket)
         fputc('\n', json->out);
 }
 
+void json_bool(struct json *json, const char *key, bool value)
+{
+    put_key(json, key);
+    fputs(value ? "true" : "false", json->out);
+}
+
 void json_int(struct json *json, const char *key, int64_t value)
 {
     put_key(json, key);

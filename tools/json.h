@@ -18,6 +18,7 @@ struct json {
 /* `key` is NULL inside arrays and for the outermost value. */
 void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                 /* '}' or ']' */
+void json_bool(struct json *json, const char *key, bool value);
 void json_int(struct json *json, const char *key, int64_t value);
 void json_number(struct json *json, const char *key, double value); /* not finite: null */
 /* Control characters are escaped; bytes that are not UTF-8 become U+FFFD. */

@@ -40,6 +40,10 @@ static bool open_cache(struct model_run *run, const struct model_run_options *op
     const struct model_dims *d = &run->model->dims;
     hr_options open = {.struct_size = sizeof(open), .threads = options->threads};
     open.debug_wave_blocks = options->wave_blocks;
+    open.device_bytes = options->kv_ram;
+    open.disks = options->disks;
+    open.n_disks = options->n_disks;
+    open.io = options->io;
     if (!check(run, hr_open(&open, &run->context), "hr_open", error))
         return false;
     hr_layer_options *layers = calloc((size_t)d->layers, sizeof(*layers));

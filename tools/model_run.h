@@ -13,6 +13,10 @@ struct model_run_options {
     int32_t threads;
     hr_dtype kv_dtype;
     int64_t wave_blocks; /* hr_options.debug_wave_blocks */
+    uint64_t kv_ram;     /* bytes; 0: as the library takes */
+    const hr_disk *disks;
+    int32_t n_disks;
+    const char *io;
 };
 
 /* Wall time so far. */

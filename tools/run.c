@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -192,6 +193,10 @@ static bool open_forward(struct run *run)
     options.rows = longest < 2 * o->chunk ? longest : 2 * o->chunk;
     options.rows = options.rows < 1024 ? 1024 : options.rows;
     options.wave_blocks = o->wave_blocks;
+    options.kv_ram = o->kv_ram;
+    options.disks = o->n_disks ? o->disks : NULL;
+    options.n_disks = o->n_disks;
+    options.io = o->io;
     run->forward = model_run_create(run->model, run->gemm, &options, run->error);
     size_t bytes = (size_t)gemm_padded_rows(RUN_LOGIT_ROWS) *
                    (size_t)gemm_stride(run->model->dims.vocab) * sizeof(float);
@@ -200,7 +205,7 @@ static bool open_forward(struct run *run)
     return run->forward && (run->seq = model_run_seq(run->forward, run->error)) != NULL;
 }
 
-static bool prepare(struct run *run)
+bool run_prepare(struct run *run)
 {
     const struct run_options *o = &run->options;
     /* Outputs first: an hour of work must not end in "permission denied". */
@@ -226,7 +231,7 @@ static bool report(struct run *run)
            run_fail(run, "standard output: write failed: %s", strerror(errno));
 }
 
-static void close_run(struct run *run)
+void run_close(struct run *run)
 {
     for (int i = 0; i < run->options.n_branches; i++)
         if (run->options.branches[i].seq)
@@ -248,6 +253,13 @@ static void close_run(struct run *run)
     run_options_free(&run->options);
 }
 
+static int64_t peak_rss_bytes(void)
+{
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)usage.ru_maxrss * 1024;
+}
+
 int hr_tool_run(int argc, char **argv)
 {
     struct run run = {.start_ns = run_now_ns()};
@@ -256,10 +268,13 @@ int hr_tool_run(int argc, char **argv)
         run_options_free(&run.options);
         return status;
     }
-    bool ok = prepare(&run) && run_document(&run) && close_dump(&run) && run_branches(&run) &&
-              report(&run);
+    bool ok = run_prepare(&run) && run_document(&run) && close_dump(&run) && run_branches(&run);
+    run.wall_ns = run_now_ns() - run.start_ns;
+    run.peak_rss_bytes = peak_rss_bytes();
+    ok = ok && (!run.options.compare || run_compare(&run)) && report(&run);
     if (!ok)
         fprintf(stderr, "headrace run: %s\n", run.error);
-    close_run(&run);
+    ok = ok && (!run.options.compare || run.identical);
+    run_close(&run);
     return ok ? 0 : 1;
 }

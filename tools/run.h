@@ -30,6 +30,8 @@ struct run_branch {
     bool ended;   /* by a token that ends an answer */
 };
 
+enum { RUN_DISKS = 16 };
+
 struct run_options {
     const char *model, *text, *json, *dump_tokens, *dump_logits;
     int64_t tokens; /* 0: all */
@@ -38,7 +40,11 @@ struct run_options {
     int64_t wave_blocks;
     int32_t threads; /* 0: one a core */
     hr_dtype kv_dtype;
-    bool beyond_context, progress;
+    bool beyond_context, progress, compare;
+    uint64_t kv_ram;          /* 0: as the library takes */
+    hr_disk disks[RUN_DISKS]; /* paths are owned */
+    int32_t n_disks;
+    const char *io;
     struct run_branch *branches;
     int n_branches;
 };
@@ -64,7 +70,10 @@ struct run {
     int64_t prefill_start_ns;
     int64_t load_ns, tokenize_ns, prefill_ns, branch_prefill_ns, decode_ns;
     int64_t branch_tokens, decode_tokens;
-    bool failed; /* run_fail was called */
+    int64_t wall_ns, peak_rss_bytes; /* of the run, without the comparison */
+    bool identical;                  /* compared, and the same */
+    int64_t resident_prefill_ns;     /* of the comparison */
+    bool failed;                     /* run_fail was called */
     char error[GGUF_ERROR_BYTES];
 };
 
@@ -92,6 +101,12 @@ bool run_document(struct run *run);
 bool run_branches_encode(struct run *run);
 /* Forks, prefills and decodes all branches. */
 bool run_branches(struct run *run);
+
+/* Does all again with K and V in memory, and compares. */
+bool run_compare(struct run *run);
+/* Everything before the document runs; and the end. */
+bool run_prepare(struct run *run);
+void run_close(struct run *run);
 
 bool run_report_json(struct run *run); /* closes run->json */
 void run_report_text(const struct run *run, FILE *out);

@@ -25,6 +25,11 @@ static const char usage_text[] =
     "  --chunk N              tokens of one prefill step (default 768); changes no bit\n"
     "  --threads N            threads (default: one a core); changes no bit\n"
     "  --kv-dtype TYPE        of stored K and V: bf16 (default), fp16, fp32\n"
+    "  --kv-ram BYTES         memory for K and V (500M, 2G); what exceeds it goes to --kv-disk;\n"
+    "                         changes no bit\n"
+    "  --kv-disk DIR:BYTES    a directory for K and V, and how much of it; repeatable (striped)\n"
+    "  --io uring|threads     how files are read and written (default: io_uring if it works)\n"
+    "  --compare              do all again with K and V in memory, and say if it was identical\n"
     "  --json FILE            write the results to FILE\n"
     "  --dump-tokens FILE     write the document's token ids, one a line\n"
     "  --dump-logits FILE     write the fp32 logits of every document token, row by row;\n"
@@ -47,6 +52,10 @@ enum option_id {
     OPT_CHUNK,
     OPT_THREADS,
     OPT_KV_DTYPE,
+    OPT_KV_RAM,
+    OPT_KV_DISK,
+    OPT_IO,
+    OPT_COMPARE,
     OPT_JSON,
     OPT_DUMP_TOKENS,
     OPT_DUMP_LOGITS,
@@ -66,6 +75,10 @@ static const struct option long_options[] = {
     {"chunk", required_argument, NULL, OPT_CHUNK},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"kv-dtype", required_argument, NULL, OPT_KV_DTYPE},
+    {"kv-ram", required_argument, NULL, OPT_KV_RAM},
+    {"kv-disk", required_argument, NULL, OPT_KV_DISK},
+    {"io", required_argument, NULL, OPT_IO},
+    {"compare", no_argument, NULL, OPT_COMPARE},
     {"json", required_argument, NULL, OPT_JSON},
     {"dump-tokens", required_argument, NULL, OPT_DUMP_TOKENS},
     {"dump-logits", required_argument, NULL, OPT_DUMP_LOGITS},
@@ -97,6 +110,43 @@ static bool number(const char *name, const char *text, int64_t low, int64_t high
     fprintf(stderr, "headrace run: --%s is \"%.80s\"; a number from %lld to %lld is wanted\n", name,
             text, (long long)low, (long long)high);
     return false;
+}
+
+/* Bytes, as 1048576, 512K, 500M, 2G or 1T (powers of 1024). */
+static bool byte_count(const char *name, const char *text, uint64_t *bytes)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    const char *suffix = *end ? strchr(suffixes, *end) : NULL;
+    int shift = suffix ? 10 * (int)(suffix - suffixes + 1) : 0;
+    if (*text >= '0' && *text <= '9' && errno == 0 && end[suffix ? 1 : 0] == '\0' && n > 0 &&
+        n <= (UINT64_MAX >> 8) >> shift) {
+        *bytes = (uint64_t)n << shift;
+        return true;
+    }
+    fprintf(stderr, "headrace run: --%s is \"%.80s\"; bytes are wanted, as 1048576, 500M or 2G\n",
+            name, text);
+    return false;
+}
+
+static bool add_disk(struct run_options *o, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    if (!colon || colon == text)
+        return bad("--kv-disk", "wants DIR:BYTES, as /var/tmp:4G");
+    if (o->n_disks == RUN_DISKS)
+        return bad("--kv-disk", "is given too often");
+    hr_disk *disk = &o->disks[o->n_disks];
+    if (!byte_count("kv-disk", colon + 1, &disk->bytes))
+        return false;
+    char *path = strndup(text, (size_t)(colon - text));
+    if (!path)
+        return bad("--kv-disk", "cannot be kept: out of memory");
+    disk->path = path;
+    o->n_disks++;
+    return true;
 }
 
 static bool kv_dtype(const char *text, hr_dtype *dtype)
@@ -161,6 +211,17 @@ static bool take(int id, const char *text, struct run_options *o)
         return true;
     case OPT_KV_DTYPE:
         return kv_dtype(text, &o->kv_dtype);
+    case OPT_KV_RAM:
+        return byte_count("kv-ram", text, &o->kv_ram);
+    case OPT_KV_DISK:
+        return add_disk(o, text);
+    case OPT_IO:
+        o->io = text;
+        return strcmp(text, "uring") == 0 || strcmp(text, "threads") == 0 ||
+               bad("--io", "wants uring or threads");
+    case OPT_COMPARE:
+        o->compare = true;
+        return true;
     case OPT_JSON:
         o->json = text;
         return true;
@@ -184,6 +245,10 @@ static bool complete(struct run_options *o)
         return bad("--model", "is missing; see headrace run --help");
     if (!o->text && o->n_branches == 0)
         return bad("--text", "(or --ask or --prompt) is missing; see headrace run --help");
+    if (o->n_disks && !o->kv_ram)
+        return bad("--kv-disk", "needs --kv-ram: how much memory K and V may take");
+    if (o->io && !o->n_disks)
+        return bad("--io", "needs --kv-disk");
     if (!o->text && (o->dump_tokens || o->dump_logits || o->tokens))
         return bad(o->dump_tokens   ? "--dump-tokens"
                    : o->dump_logits ? "--dump-logits"
@@ -249,6 +314,8 @@ void run_options_free(struct run_options *options)
         tokens_free(&options->branches[i].input);
         tokens_free(&options->branches[i].output);
     }
+    for (int i = 0; i < options->n_disks; i++)
+        free((void *)(uintptr_t)options->disks[i].path);
     free(options->branches);
     *options = (struct run_options){0};
 }

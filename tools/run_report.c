@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 static const char *const kind_names[] = {
     [RUN_CONTINUE] = "continue", [RUN_PROMPT] = "prompt", [RUN_ASK] = "ask"};
@@ -24,13 +23,6 @@ static double rate(int64_t tokens, int64_t ns)
 static double perplexity(const struct run *run)
 {
     return run->document.n > 1 ? exp(run->nll / (double)(run->document.n - 1)) : NAN;
-}
-
-static int64_t peak_rss_bytes(void)
-{
-    struct rusage usage = {0};
-    getrusage(RUSAGE_SELF, &usage);
-    return (int64_t)usage.ru_maxrss * 1024;
 }
 
 static hr_stats stats_of(const struct run *run)
@@ -93,10 +85,15 @@ static void json_what(struct json *json, const struct run *run)
 static void json_cost(struct json *json, const struct run *run)
 {
     struct model_run_times times = model_run_times(run->forward);
-    json_int(json, "kv_bytes", (int64_t)stats_of(run).kv_bytes_peak);
+    const hr_stats stats = stats_of(run);
+    json_int(json, "kv_bytes", (int64_t)stats.kv_bytes_peak);
+    json_int(json, "kv_ram_bytes", (int64_t)stats.kv_bytes_total);
+    json_int(json, "disk_read_bytes", (int64_t)stats.disk_read_bytes);
+    json_int(json, "disk_write_bytes", (int64_t)stats.disk_write_bytes);
+    json_number(json, "exposed_wait_s", seconds((int64_t)stats.waited_ns));
     json_int(json, "weight_bytes", (int64_t)run->model->weight_bytes);
-    json_int(json, "peak_rss_bytes", peak_rss_bytes());
-    json_number(json, "wall_s", seconds(run_now_ns() - run->start_ns));
+    json_int(json, "peak_rss_bytes", run->peak_rss_bytes);
+    json_number(json, "wall_s", seconds(run->wall_ns));
     json_number(json, "load_s", seconds(run->load_ns));
     json_number(json, "tokenize_s", seconds(run->tokenize_ns));
     json_number(json, "prefill_s", seconds(run->prefill_ns));
@@ -119,6 +116,10 @@ bool run_report_json(struct run *run)
     json_open(&json, NULL, '{');
     json_what(&json, run);
     json_cost(&json, run);
+    if (run->options.compare) {
+        json_bool(&json, "identical", run->identical);
+        json_number(&json, "resident_prefill_s", seconds(run->resident_prefill_ns));
+    }
     json_open(&json, "answers", '[');
     bool ok = true;
     for (int i = 0; ok && i < run->options.n_branches; i++)
@@ -158,6 +159,21 @@ static void print_branch(const struct run *run, const struct run_branch *branch,
     free(text);
 }
 
+static void print_disk(const struct run *run, const hr_stats *stats, FILE *out)
+{
+    if (run->options.n_disks)
+        fprintf(
+            out,
+            "disk        %.1f MB of K/V in memory; %.1f MB read, %.1f MB written; %.2f s waited "
+            "for\n            %s\n",
+            (double)stats->kv_bytes_total * 1e-6, (double)stats->disk_read_bytes * 1e-6,
+            (double)stats->disk_write_bytes * 1e-6, seconds((int64_t)stats->waited_ns),
+            hr_context_disk_text(model_run_context(run->forward)));
+    if (run->options.compare)
+        fprintf(out, "compare     %s to a run with all K/V in memory, whose prefill took %.2f s\n",
+                run->identical ? "identical" : "DIFFERENT", seconds(run->resident_prefill_ns));
+}
+
 void run_report_text(const struct run *run, FILE *out)
 {
     const struct model_dims *d = &run->model->dims;
@@ -171,11 +187,12 @@ void run_report_text(const struct run *run, FILE *out)
         fprintf(out, "decode      %.2f s, %.1f tokens/s\n", seconds(run->decode_ns),
                 rate(run->decode_tokens, run->decode_ns));
     fprintf(out, "time        attention %.2f s, products %.2f s of %.2f s; %d threads, kernel %s\n",
-            seconds(times.attend_ns), seconds(times.gemm_ns), seconds(run_now_ns() - run->start_ns),
+            seconds(times.attend_ns), seconds(times.gemm_ns), seconds(run->wall_ns),
             run->options.threads, hr_context_kernel(model_run_context(run->forward)));
     fprintf(out, "memory      K/V %.1f MB %s at most; process %.1f MB at most\n",
             (double)stats.kv_bytes_peak * 1e-6, run_kv_names[run->options.kv_dtype],
-            (double)peak_rss_bytes() * 1e-6);
+            (double)run->peak_rss_bytes * 1e-6);
+    print_disk(run, &stats, out);
     for (int i = 0; i < run->options.n_branches; i++)
         print_branch(run, &run->options.branches[i], out);
 }
