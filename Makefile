@@ -1,6 +1,7 @@
 # The two commands: `make demo` and `make check`. Everything else is Meson's.
 QUESTION ?= What does this manual describe?
 TOKENS ?= 6000
+KV_RAM ?= --kv-ram 17M --kv-disk build/demo:512M
 
 .PHONY: all build setup fetch demo check bench clean
 
@@ -19,11 +20,12 @@ setup:
 fetch:
 	sh scripts/fetch.sh
 
-# Reads the first TOKENS tokens of the Debian Policy Manual, then answers two questions from forks.
+# Reads the first TOKENS tokens of the Debian Policy Manual with an eighth of their K/V in memory, then
+# answers two questions from forks. KV_RAM= keeps all in memory.
 demo: setup
 	$(MAKE) build fetch
 	build/tools/headrace run --model build/demo/model.gguf --text build/demo/document.txt \
-	  --tokens $(TOKENS) --ask "$(QUESTION)" --ask "Is this manual a tutorial on building packages?"
+	  $(KV_RAM) --tokens $(TOKENS) --ask "$(QUESTION)" --ask "Is this manual a tutorial on building packages?"
 
 # All tests; prints the time of each group and ends with a line of counts.
 check: setup

@@ -132,6 +132,8 @@ bool hr_lower_evict(struct hr_lower *l, uint32_t block)
     }
     if (hr_lower_room(l) == 0 || hr_slab_take(&l->slots, &x->lower, 1) == 0)
         return false;
+    if (l->slots.slots_used > l->slots_peak)
+        l->slots_peak = l->slots.slots_used;
     hr_blocks_event(l->blocks, block, HR_LIFE_EVICT);
     l->births[block].generation = ++l->tier->generation;
     l->births[block].leaving = true;

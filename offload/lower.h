@@ -27,6 +27,7 @@ struct hr_lower {
     int32_t heads;
     uint32_t first_leaving, last_leaving; /* queue: evicted, their write not yet started */
     int64_t leaving;                      /* slots that will be free */
+    uint64_t slots_peak;                  /* highest slots.slots_used so far */
     int64_t writing;                      /* moves under way */
 };
 

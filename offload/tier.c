@@ -7,6 +7,38 @@
 
 enum { MOVES = 96, MOVES_OF_READS = 48 };
 
+static int64_t read_nothing(void *user, int fd, void *memory, size_t bytes, uint64_t offset)
+{
+    return (int64_t)bytes;
+}
+
+static int64_t write_nothing(void *user, int fd, const void *memory, size_t bytes, uint64_t offset)
+{
+    return (int64_t)bytes;
+}
+
+static int close_nothing(void *user, int fd)
+{
+    return 0;
+}
+
+static const struct hr_io_calls no_calls = {
+    .pread = read_nothing, .pwrite = write_nothing, .close = close_nothing};
+
+/* A store without files, as large as the directories. */
+static hr_status open_dry_store(struct hr_store *store, const struct hr_tier_options *o,
+                                struct hr_error *error)
+{
+    *store = (struct hr_store){.alloc = o->alloc, .calls = &no_calls, .n_files = 1};
+    store->files = hr_alloc_zero(o->alloc, sizeof(*store->files));
+    if (!store->files)
+        return hr_fail(error, HR_E_NO_MEMORY, "no memory for a file");
+    for (int32_t i = 0; i < o->n_dirs; i++)
+        store->extents += (int64_t)(o->dirs[i].bytes / HR_EXTENT_BYTES);
+    store->files[0].extents = store->extents;
+    return HR_OK;
+}
+
 /* The ring where it works, else threads. */
 static struct hr_io *open_io(const struct hr_tier_options *o, char *why)
 {
@@ -18,6 +50,10 @@ static struct hr_io *open_io(const struct hr_tier_options *o, char *why)
         .bytes = o->dev->arena_bytes,
     };
     struct hr_io *ring = NULL;
+    if (o->dry) {
+        io.calls = &no_calls;
+        return hr_io_sim_open(&io, &(struct hr_io_sim_options){.ordered = true}, why);
+    }
     if (o->engine == HR_TIER_SIMULATED)
         return hr_io_sim_open(&io, o->sim, why);
     if (o->engine != HR_TIER_THREADS)
@@ -37,9 +73,9 @@ static hr_status open_mover(struct hr_tier *tier, const struct hr_tier_options *
         return hr_fail(error, HR_E_UNSUPPORTED, "I/O engine: %s", why);
     int n =
         snprintf(tier->text, sizeof(tier->text), "%s; ", io->text[0] ? io->text : io->ops->name);
-    if (n > 0 && (size_t)n < sizeof(tier->text))
+    if (n > 0 && (size_t)n < sizeof(tier->text) && !o->dry)
         hr_store_text(&tier->store, tier->text + n, sizeof(tier->text) - (size_t)n);
-    struct hr_mover_options options = {.alloc = o->alloc, .manual = o->manual};
+    struct hr_mover_options options = {.alloc = o->alloc, .manual = o->manual || o->dry};
     options.transfers = hr_transfers_open(o->alloc, io);
     if (options.transfers)
         tier->mover = hr_mover_open(&options, &no_thread);
@@ -64,10 +100,11 @@ static hr_status make_tables(struct hr_tier *tier, const struct hr_tier_options 
 hr_status hr_tier_open(struct hr_tier *tier, const struct hr_tier_options *o,
                        struct hr_error *error)
 {
-    *tier = (struct hr_tier){.alloc = o->alloc};
+    *tier = (struct hr_tier){.alloc = o->alloc, .dry = o->dry};
     struct hr_store_options store = {
         .alloc = o->alloc, .calls = o->calls, .dirs = o->dirs, .n_dirs = o->n_dirs};
-    hr_status status = hr_store_open(&tier->store, &store, error);
+    hr_status status = o->dry ? open_dry_store(&tier->store, o, error)
+                              : hr_store_open(&tier->store, &store, error);
     if (status != HR_OK)
         return status;
     status = make_tables(tier, o, error);

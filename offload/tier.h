@@ -19,10 +19,12 @@ struct hr_tier_options {
     const struct hr_io_calls *calls;     /* NULL: the system's */
     int depth;                           /* requests at a time; 0: the default */
     bool manual;                         /* no progress thread */
+    bool dry;                            /* no files: transfers end at once and move nothing */
 };
 
 struct hr_tier {
     struct hr_alloc *alloc;
+    bool dry;
     struct hr_store store;
     struct hr_extents extents; /* of the store */
     struct hr_mover *mover;

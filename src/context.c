@@ -61,6 +61,22 @@ static uint64_t default_budget(void)
     return bytes >= HR_EXTENT_BYTES ? bytes : (uint64_t)FALLBACK_EXTENTS * HR_EXTENT_BYTES;
 }
 
+static void do_nothing(const void *args, int64_t item, void *scratch)
+{
+    (void)args;
+    (void)item;
+    (void)scratch;
+}
+
+/* The planned-with kernels, that do nothing. */
+static void make_dry(hr_context *c)
+{
+    c->dry_kernels = *c->kernels;
+    c->dry_kernels.tile = c->dry_kernels.chunk = do_nothing;
+    c->dry_kernels.fold = c->dry_kernels.append = do_nothing;
+    c->kernels = &c->dry_kernels;
+}
+
 static hr_status open_host(hr_context *c, const hr_options *o, struct hr_error *error)
 {
     c->exec = &hr_exec_host;
@@ -165,7 +181,12 @@ static hr_status open_device(hr_context *c, const hr_options *o, const struct hr
         status = choose_caps(o, error, &caps);
     if (status == HR_OK && ordinal < 0) {
         c->kernels = hr_kernels_select(caps);
+        c->dry = o->dry_run;
+        if (c->dry)
+            make_dry(c);
         status = open_host(c, o, error);
+    } else if (status == HR_OK && o->dry_run) {
+        return hr_fail(error, HR_E_UNSUPPORTED, "options.dry_run is for the host device");
     } else if (status == HR_OK) {
         status = open_cuda(c, o, ordinal, error);
     }
@@ -248,9 +269,11 @@ void hr_context_fill_stats(const hr_context *c, hr_stats *stats)
     stats->disk_read_bytes = moved.read_bytes;
     stats->disk_write_bytes = moved.write_bytes;
     for (const hr_cache *cache = c->first_cache; cache; cache = cache->next)
-        for (int32_t p = 0; p < cache->n_tiered; p++)
-            stats->disk_bytes_used +=
-                cache->tiered[p].lower.slots.slots_used * hr_blocks_bytes(&cache->pools[p]);
+        for (int32_t p = 0; p < cache->n_tiered; p++) {
+            const struct hr_lower *l = &cache->tiered[p].lower;
+            stats->disk_bytes_used += l->slots.slots_used * hr_blocks_bytes(l->blocks);
+            stats->disk_bytes_peak += l->slots_peak * hr_blocks_bytes(l->blocks);
+        }
 }
 
 hr_status hr_context_device_status(hr_context *c)

@@ -19,6 +19,8 @@ struct hr_context {
     struct hr_dev *dev;
     struct hr_extents extents;
     const struct hr_kernels *kernels;
+    struct hr_kernels dry_kernels; /* of a dry run: as planned with, but they do nothing */
+    bool dry;
     const struct hr_exec_ops *exec;
     struct hr_cu_kernels *cuda; /* loaded kernels of a CUDA device, or NULL */
     int64_t wave_blocks;        /* debugging: cut waves; 0: never */

@@ -122,7 +122,7 @@ hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child)
 void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
 {
     struct hr_dev *dev = seq->cache->context->dev;
-    if (from >= to)
+    if (from >= to || seq->cache->context->dry)
         return;
     for (int32_t l = 0; l < seq->cache->n_layers; l++) {
         const struct hr_blocks *pool = hr_cache_pool(seq->cache, l);

@@ -31,7 +31,8 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
                                       .dev = c->dev,
                                       .dirs = dirs,
                                       .n_dirs = o->n_disks,
-                                      .manual = o->manual_progress};
+                                      .manual = o->manual_progress,
+                                      .dry = o->dry_run};
     if (o->n_disks < 1 || o->n_disks > HR_STORE_DIRS_MAX || !o->disks)
         return hr_fail(error, HR_E_INVALID,
                        "options.n_disks is %d with disks %s; 1 to %d are needed", o->n_disks,
@@ -142,7 +143,7 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_
         .layout = layout,
         .page_bytes = hr_page_bytes(g),
         .extents = share_of(cache, pool, disk) * blocks->slots.run,
-        .heads = g->kv_heads,
+        .heads = c->dry ? 0 : g->kv_heads, /* pages that have checksums */
     };
     uint32_t wave_most, size = ring_size(cache, pool, t->slots, &wave_most);
     if (!hr_lower_init(&t->lower, &options))

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a tiny but whole Llama-family GGUF with random weights, the same for the same arguments.
 
-    tiny_gguf.py OUT.gguf [--type F32|F16|BF16|Q8_0|Q4_0|Q4_1|Q4_K|Q6_K|mixed] [--small]
+    tiny_gguf.py OUT.gguf [--type F32|F16|BF16|Q8_0|Q4_0|Q4_1|Q4_K|Q6_K|mixed] [--small|--wide]
                  [--pre NAME] [--add-bos] [--seed N] [--set KEY=TYPE:VALUE]... [--unset KEY]...
                  [--extra-tensor NAME]... [--drop-tensor NAME]... [--version 2|3]
 
 2 layers, 6 query and 2 KV heads of 16 (32 for the K types), context 512, tied embeddings, a
 byte-level vocabulary with a few merges and the ChatML tokens. --small leaves the tensors of the
-model out but for one of each type: about 10 KB, for tests that damage it byte by byte.
+model out but for one of each type: about 10 KB, for tests that damage it byte by byte. --wide: 3
+layers, 8 query and 8 KV heads of 64, whose K/V take much room.
 """
 import argparse
 import random
@@ -160,6 +161,8 @@ def build(options):
     needs_256 = options.type in ("Q4_K", "Q6_K", "mixed")
     shape = {"layers": 2, "heads": 8 if needs_256 else 6, "kv_heads": 2,
              "embed": 256 if needs_256 else 96, "hidden": 256 if needs_256 else 160}
+    if options.wide:
+        shape = {"layers": 3, "heads": 8, "kv_heads": 8, "embed": 512, "hidden": 256}
     rng = random.Random(options.seed)
     infos, data = b"", b""
     described = tensors(shape, options)
@@ -180,6 +183,7 @@ def parse_arguments(arguments):
     parser.add_argument("out")
     parser.add_argument("--type", default="F32", choices=list(TYPES) + ["mixed"])
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--pre", default="smollm")
     parser.add_argument("--add-bos", action="store_true")
     parser.add_argument("--seed", type=int, default=1)

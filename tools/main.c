@@ -12,6 +12,7 @@ static const char usage_text[] =
     "usage: headrace TOOL [options]\n"
     "\n"
     "  run      read a document with a model: perplexity, questions, continuation\n"
+    "  explain  what run with the same options would need and move, without running it\n"
     "  doctor   look at this machine: what headrace will use, and what to fix\n"
     "\n"
     "headrace TOOL --help says more; headrace --version gives the version.\n";
@@ -27,6 +28,8 @@ int main(int argc, char **argv)
     const char *tool = argc > 1 ? argv[1] : "";
     if (strcmp(tool, "run") == 0)
         return hr_tool_run(argc - 1, argv + 1);
+    if (strcmp(tool, "explain") == 0)
+        return hr_tool_explain(argc - 1, argv + 1);
     if (strcmp(tool, "doctor") == 0)
         return hr_tool_doctor(argc - 1, argv + 1);
     if (strcmp(tool, "--version") == 0)

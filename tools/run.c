@@ -121,7 +121,7 @@ static bool load_model(struct run *run)
     return true;
 }
 
-static bool read_document(struct run *run)
+bool run_read_document(struct run *run)
 {
     const struct run_options *o = &run->options;
     char *bytes;
@@ -205,6 +205,13 @@ static bool open_forward(struct run *run)
     return run->forward && (run->seq = model_run_seq(run->forward, run->error)) != NULL;
 }
 
+/* Before anything else takes time: whether it fits. */
+static bool forecast(struct run *run)
+{
+    return run->options.n_disks == 0 ||
+           run_forecast(run, &run->model->dims, &run->forecast, run->error);
+}
+
 bool run_prepare(struct run *run)
 {
     const struct run_options *o = &run->options;
@@ -212,8 +219,8 @@ bool run_prepare(struct run *run)
     if (!check_outputs(run) || (o->json && !(run->json = open_output(run, o->json))) ||
         (o->dump_logits && !(run->logits_dump = open_output(run, o->dump_logits))))
         return false;
-    return load_model(run) && read_document(run) && dump_tokens(run) && run_branches_encode(run) &&
-           check_context(run) && open_forward(run);
+    return load_model(run) && run_read_document(run) && dump_tokens(run) &&
+           run_branches_encode(run) && check_context(run) && forecast(run) && open_forward(run);
 }
 
 static bool close_dump(struct run *run)

@@ -49,6 +49,14 @@ struct run_options {
     int n_branches;
 };
 
+/* What a run would need and move. */
+struct run_forecast {
+    uint64_t kv_bytes;   /* of all blocks, at most */
+    uint64_t ram_bytes;  /* of the device budget */
+    uint64_t disk_bytes; /* of blocks on disk, at most */
+    uint64_t read_bytes, write_bytes;
+};
+
 struct run {
     struct run_options options;
     int64_t start_ns;
@@ -70,6 +78,7 @@ struct run {
     int64_t prefill_start_ns;
     int64_t load_ns, tokenize_ns, prefill_ns, branch_prefill_ns, decode_ns;
     int64_t branch_tokens, decode_tokens;
+    struct run_forecast forecast;    /* with disks */
     int64_t wall_ns, peak_rss_bytes; /* of the run, without the comparison */
     bool identical;                  /* compared, and the same */
     int64_t resident_prefill_ns;     /* of the comparison */
@@ -102,8 +111,16 @@ bool run_branches_encode(struct run *run);
 /* Forks, prefills and decodes all branches. */
 bool run_branches(struct run *run);
 
+/* Plans all steps of the run. False: it would fail, with error[GGUF_ERROR_BYTES]. */
+bool run_forecast(const struct run *run, const struct model_dims *dims, struct run_forecast *f,
+                  char *error);
+/* The least --kv-ram that would do, where `most` does. */
+uint64_t run_least_ram(const struct run *run, const struct model_dims *dims, uint64_t most);
+
 /* Does all again with K and V in memory, and compares. */
 bool run_compare(struct run *run);
+/* Tokens of the document. */
+bool run_read_document(struct run *run);
 /* Everything before the document runs; and the end. */
 bool run_prepare(struct run *run);
 void run_close(struct run *run);
@@ -125,5 +142,6 @@ bool run_close_output(struct run *run, FILE **file, const char *path, const char
 int32_t run_argmax(const struct run *run, const float *logits);
 
 int hr_tool_run(int argc, char **argv);
+int hr_tool_explain(int argc, char **argv);
 
 #endif

@@ -90,6 +90,10 @@ static void json_cost(struct json *json, const struct run *run)
     json_int(json, "kv_ram_bytes", (int64_t)stats.kv_bytes_total);
     json_int(json, "disk_read_bytes", (int64_t)stats.disk_read_bytes);
     json_int(json, "disk_write_bytes", (int64_t)stats.disk_write_bytes);
+    if (run->options.n_disks) {
+        json_int(json, "forecast_read_bytes", (int64_t)run->forecast.read_bytes);
+        json_int(json, "forecast_write_bytes", (int64_t)run->forecast.write_bytes);
+    }
     json_number(json, "exposed_wait_s", seconds((int64_t)stats.waited_ns));
     json_int(json, "weight_bytes", (int64_t)run->model->weight_bytes);
     json_int(json, "peak_rss_bytes", run->peak_rss_bytes);

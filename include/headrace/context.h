@@ -77,6 +77,10 @@ typedef struct hr_options {
     bool manual_progress;
     /* How long a call waits for K/V from disk before it fails with HR_E_TIMEOUT; 0: 60 seconds. */
     int64_t patience_ms;
+    /* Plans only: no K/V is stored or read, no file made, nothing computed; out and lse stay as
+     * they are. Steps otherwise go their way, so hr_context_stats tells what real ones would read
+     * and write, and begin whether they would fit. Host device only. */
+    bool dry_run;
     /* Debugging: cut every attend into waves of this many blocks (0: no cut). Changes no bit of any
      * output; shows that state carried between waves is complete. */
     int64_t debug_wave_blocks;
@@ -112,6 +116,7 @@ typedef struct hr_stats {
     uint64_t attend_ns;        /* wall time inside hr_step_attend */
     uint64_t disk_bytes_total; /* of all directories, in whole extents */
     uint64_t disk_bytes_used;  /* in blocks that lie there */
+    uint64_t disk_bytes_peak;  /* highest disk_bytes_used so far */
     uint64_t disk_read_bytes;  /* so far, of K/V */
     uint64_t disk_write_bytes;
     uint64_t waited_ns; /* wall time that calls waited for K/V to come or go: exposed */
