@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`headrace run` gives the same logits and answers when K/V lie on disk: for any budget, chunk size,
+"""`headrace run` gives the same logits and answers when K/V lie on disk: for any budget, chunk,
 threads, I/O engine and wave cuts; what it says it read and wrote is what the system counted.
 
     run_capped.py HEADRACE [--model M.gguf --text FILE] [--tokens N] [--budgets 2,4,8] [--quick]
