@@ -272,10 +272,58 @@ static bool writes_ready(void *arg)
     return ready;
 }
 
+/* Nothing is on its way that could still give a slot. */
+static bool writes_ready_or_stuck(void *arg)
+{
+    const struct writes *w = arg;
+    const struct hr_tiered *t = hr_cache_tiered(w->step->cache, w->layer);
+    return writes_ready(arg) || (t->lower.leaving == 0 && t->ring.coming == 0);
+}
+
+/* An open block from before the step; -1: there is none. Abort wants its rows back: it stays. */
+static int64_t opened_before(const hr_step *step, int32_t i)
+{
+    int64_t length = step->seqs[i]->length;
+    bool open = hr_step_new(step, i) > 0 && length % HR_BLOCK_TOKENS != 0;
+    return open ? length / HR_BLOCK_TOKENS : -1;
+}
+
+/* Evicts blocks [0, end) of one sequence of the step, as evict does, but for that block. */
+static void evict_of(hr_step *step, int32_t i, int32_t layer, int64_t end, uint32_t least)
+{
+    int64_t opened = opened_before(step, i);
+    if (opened < 0 || opened >= end) {
+        evict(step->seqs[i], layer, 0, end, least);
+    } else {
+        evict(step->seqs[i], layer, 0, opened, least);
+        evict(step->seqs[i], layer, opened + 1, end, least);
+    }
+}
+
+/* Layers that were appended and have not attended make room: they will read their blocks again. */
+static void spill(hr_step *step, int32_t layer)
+{
+    for (int32_t l = 0; l < step->cache->n_layers; l++)
+        for (int32_t i = 0; i < step->n_seqs; i++)
+            if (l != layer && step->appended[l] && !step->attended[l] &&
+                hr_cache_pool_of(step->cache, l) == hr_cache_pool_of(step->cache, layer))
+                evict_of(step, i, l, hr_blocks_of(step->views[i].n_kv), UINT32_MAX);
+}
+
 hr_status hr_residency_append(hr_step *step, int32_t layer)
 {
     struct writes w = {step, layer};
     hr_status status = hr_fetch_for_append(step, layer);
+    if (status != HR_OK)
+        return status;
+    while (status == HR_OK) {
+        uint64_t before = step->cache->evictions;
+        status = hr_progress_until(step, writes_ready_or_stuck, &w, "slots for new K/V");
+        if (status == HR_OK && !writes_ready(&w))
+            spill(step, layer);
+        if (status != HR_OK || step->cache->evictions == before)
+            break;
+    }
     return status == HR_OK ? hr_progress_until(step, writes_ready, &w, "slots for new K/V")
                            : status;
 }
@@ -285,16 +333,8 @@ void hr_residency_trim(hr_step *step, int32_t layer)
     int32_t pool = hr_cache_pool_of(step->cache, layer);
     uint64_t before = step->cache->evictions;
     for (int32_t i = 0; i < step->n_seqs; i++) {
-        hr_seq *seq = step->seqs[i];
-        int64_t n_kv = step->views[i].n_kv, end = hr_blocks_of(n_kv) - seq->keep[pool];
-        int64_t opened = seq->length % HR_BLOCK_TOKENS ? seq->length / HR_BLOCK_TOKENS : -1;
-        /* An open block from before the step stays: abort wants its rows back. */
-        if (hr_step_new(step, i) == 0 || opened < 0 || opened >= end) {
-            evict(seq, layer, 0, end, step->mark);
-        } else {
-            evict(seq, layer, 0, opened, step->mark);
-            evict(seq, layer, opened + 1, end, step->mark);
-        }
+        int64_t end = hr_blocks_of(step->views[i].n_kv) - step->seqs[i]->keep[pool];
+        evict_of(step, i, layer, end, step->mark);
     }
     if (step->evictions == before) /* of a layer that the list has behind it */
         step->evictions = step->cache->evictions;

@@ -94,7 +94,7 @@ static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, c
         layers[i] =
             (hr_layer_options){.q_heads = KV, .kv_heads = KV, .dim_k = DIM, .dtype = HR_FP32};
     hr_cache_options cache = {sizeof(cache), sizeof(layers[0]), layers, LAYERS};
-    hr_step_limits limits = {sizeof(limits), 2, 2 * CHUNK, 2 * CHUNK};
+    hr_step_limits limits = {sizeof(limits), 2, 4 * CHUNK, 4 * CHUNK};
     if (hr_context_open(&options, hooks, &error, &s.c) != HR_OK)
         fail_msg("%s", error.text);
     assert_int_equal(hr_cache_create(s.c, &cache, &s.cache), HR_OK);
@@ -165,6 +165,32 @@ static void test_bits(void **state)
         assert_true(strlen(hr_context_disk_text(s.c)) > 10);
         close_setup(&s);
     }
+}
+
+/* All layers are appended before the first one attends, in steps as large as the device allows. */
+static void test_append_first(void **state)
+{
+    struct setup s = open_setup(5, NULL, "threads");
+    hr_append_args new = {.struct_size = sizeof(new), .dtype = HR_FP32};
+    hr_attend_args ask = {.struct_size = sizeof(ask), .q_dtype = HR_FP32, .out_dtype = HR_FP32};
+    memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
+    for (int64_t t = 0, n; t < LENGTH; t += n) {
+        n = LENGTH - t < 4 * CHUNK ? LENGTH - t : 4 * CHUNK;
+        assert_int_equal(begin_one(s.step, s.seq, n), HR_OK);
+        for (int l = 0; l < LAYERS; l++) {
+            new.k = numbers + (t + l) * WIDTH, new.v = numbers + (t + 2 * l + 1) * WIDTH;
+            if (hr_step_append(s.step, l, &new) != HR_OK)
+                fail_msg("%s", hr_error_text(s.c));
+        }
+        for (int l = 0; l < LAYERS; l++) {
+            ask.q = numbers + (t + 3 * l) * WIDTH, ask.out = results[1] + t * WIDTH;
+            if (hr_step_attend(s.step, l, &ask) != HR_OK)
+                fail_msg("%s", hr_error_text(s.c));
+        }
+        assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+    }
+    expect_same(LENGTH);
+    close_setup(&s);
 }
 
 /* Waits until all is written. */
@@ -436,10 +462,11 @@ int main(void)
     for (int i = 0; i < 2; i++)
         results[i] = malloc(LENGTH * WIDTH * sizeof(float));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),           cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_wrong_blocks),   cmocka_unit_test(test_failing_reads),
-        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
+        cmocka_unit_test(test_bits),          cmocka_unit_test(test_append_first),
+        cmocka_unit_test(test_flipped_bits),  cmocka_unit_test(test_wrong_blocks),
+        cmocka_unit_test(test_failing_reads), cmocka_unit_test(test_failing_writes),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_minimum),
+        cmocka_unit_test(test_bug),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
