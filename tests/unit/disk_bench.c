@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads or writes a file once, in transfers of random order, past the page cache:
  *
- *     disk-bench FILE BYTES DEPTH SIZE ENGINE [--write]
+ *     disk-bench FILE BYTES DEPTH SIZE ENGINE [--write] [--huge]
  *
- * ENGINE is uring or threads; SIZE is that of a transfer. A file that is missing or short is made
- * with random data first. Prints one line of JSON. */
+ * ENGINE is uring or threads; SIZE is that of a transfer; --huge asks for huge pages as memory:
+ * where a disk takes few segments at a time, scattered pages hold it up. A file that is missing or
+ * short is made with random data first. Prints one line of JSON. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -118,12 +119,27 @@ static struct hr_io *open_engine(const char *name, const struct hr_io_options *o
     return io;
 }
 
+static unsigned char *map(size_t bytes, bool huge)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || (huge && madvise(memory, bytes, MADV_HUGEPAGE) != 0))
+        die("memory", strerror(errno));
+    return memory;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc < 6 || argc > 7 || (argc == 7 && strcmp(argv[6], "--write") != 0))
-        die("usage", "disk-bench FILE BYTES DEPTH SIZE ENGINE [--write]");
     uint64_t state = 0x9e3779b97f4a7c15 ^ (uint64_t)hr_clock_ns();
-    struct bench b = {.write = argc == 7, .transfer_bytes = strtoull(argv[4], NULL, 0)};
+    struct bench b = {.write = false};
+    bool huge = false, known = argc >= 6;
+    for (int i = 6; i < argc; i++) {
+        b.write |= strcmp(argv[i], "--write") == 0;
+        huge |= strcmp(argv[i], "--huge") == 0;
+        known &= strcmp(argv[i], "--write") == 0 || strcmp(argv[i], "--huge") == 0;
+    }
+    if (!known)
+        die("usage", "disk-bench FILE BYTES DEPTH SIZE ENGINE [--write] [--huge]");
+    b.transfer_bytes = strtoull(argv[4], NULL, 0);
     int depth = atoi(argv[3]);
     if (b.transfer_bytes == 0 || b.transfer_bytes % 4096 || depth < 1)
         die("usage", "SIZE is a multiple of 4096, DEPTH at least 1");
@@ -134,11 +150,10 @@ int main(int argc, char **argv)
     b.fd = open(argv[1], O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
     if (b.fd < 0)
         die(argv[1], strerror(errno));
-    b.memory = mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    b.memory = map(memory_bytes, huge);
     b.order = calloc((size_t)b.count + 1, sizeof(*b.order));
     b.transfers = calloc((size_t)b.slots, sizeof(*b.transfers));
-    if (b.memory == MAP_FAILED || !b.order || !b.transfers)
+    if (!b.order || !b.transfers)
         die("memory", strerror(errno));
     make_file(&b, bytes, &state);
     fill(b.memory, memory_bytes, &state);
