@@ -130,6 +130,26 @@ static int64_t mark_layer(const hr_seq *seq, const hr_step *step, int32_t layer)
     return marked + (after > first_new ? after - first_new : 0);
 }
 
+/* Rows past the end of a sequence's last block may hold what others wrote in its slot: none of it
+ * goes to disk. */
+static void clean_tail(hr_seq *seq, int32_t layer, int64_t b)
+{
+    hr_context *c = seq->cache->context;
+    struct hr_lower *l = &hr_cache_tiered(seq->cache, layer)->lower;
+    const struct hr_block *x = &l->blocks->all[hr_seq_blocks(seq, layer)[b]];
+    const struct hr_geom *g = hr_cache_geom(seq->cache, layer);
+    int64_t fill = seq->length - b * HR_BLOCK_TOKENS;
+    if (x->life.phase != HR_LIFE_OPEN || x->life.refs > 1 || fill >= HR_BLOCK_TOKENS || c->dry)
+        return;
+    uint64_t row_bytes = (uint64_t)g->dim * hr_dtype_bytes(g->dtype), half = hr_page_bytes(g) / 2;
+    for (int32_t h = 0; h < 2 * g->kv_heads; h++) {
+        unsigned char *rows = hr_block_addr(&l->blocks->slots.view, x->slot) + (uint64_t)h * half;
+        c->dev->ops->zero(c->dev, rows + (uint64_t)fill * row_bytes,
+                          (uint64_t)(HR_BLOCK_TOKENS - fill) * row_bytes);
+    }
+    l->used_by[x->slot] = hr_tickets_issue(&c->tier->tickets);
+}
+
 /* Evicts resident blocks [from, end) of a layer, but not open ones that a step holds, nor shared
  * ones whose mark is at least `least`. False: there is no room below. */
 static bool evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end, uint32_t least)
@@ -142,6 +162,8 @@ static bool evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end, uint32_
         if (hr_lower_away(&t->lower, blocks[b]) || life->device != HR_LIFE_THERE || marked ||
             (life->held && life->phase == HR_LIFE_OPEN))
             continue;
+        if (life->lower == HR_LIFE_NONE)
+            clean_tail(seq, layer, b);
         if (!hr_lower_evict(&t->lower, blocks[b]))
             return false;
         seq->cache->evictions++;

@@ -260,6 +260,32 @@ static void test_flipped_bits(void **state)
     close_setup(&s);
 }
 
+/* Nothing of what a slot held before goes to disk with a block that is not full. */
+static void test_tails(void **state)
+{
+    enum { FILL = 40, HALF = 128 * DIM };
+    struct setup s = open_setup(5, NULL, "threads");
+    const struct hr_lower *l = &hr_cache_tiered(s.cache, 0)->lower;
+    float *page = aligned_alloc(4096, BLOCK);
+    memset(s.c->dev->arena, 0xff, s.c->dev->arena_bytes);
+    assert_int_equal(forward(&s, s.seq, 0, FILL, results[1]), HR_OK);
+    assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+    assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_PARK), HR_OK);
+    settle(&s);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        uint32_t block = hr_seq_blocks(s.seq, layer)[0];
+        off_t at = (off_t)hr_lower_place(l, l->blocks->all[block].lower).offset;
+        assert_int_equal(pread(s.c->tier->store.files[0].fd, page, BLOCK, at), BLOCK);
+        for (int i = 0; i < 2 * KV * HALF; i++)
+            if (i % HALF >= FILL * DIM && page[i] != 0)
+                fail_msg("layer %d: number %d of the block is not zero", layer, i);
+    }
+    assert_int_equal(forward(&s, s.seq, FILL, CHUNK, results[1]), HR_OK);
+    assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
+    close_setup(&s);
+    free(page);
+}
+
 /* Blocks that change places, and one that is older than its checksum. */
 static void test_wrong_blocks(void **state)
 {
@@ -477,11 +503,11 @@ int main(void)
     for (int i = 0; i < 2; i++)
         results[i] = malloc(LENGTH * WIDTH * sizeof(float));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),          cmocka_unit_test(test_append_first),
-        cmocka_unit_test(test_flipped_bits),  cmocka_unit_test(test_wrong_blocks),
-        cmocka_unit_test(test_failing_reads), cmocka_unit_test(test_failing_writes),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_minimum),
-        cmocka_unit_test(test_bug),
+        cmocka_unit_test(test_bits),           cmocka_unit_test(test_append_first),
+        cmocka_unit_test(test_flipped_bits),   cmocka_unit_test(test_wrong_blocks),
+        cmocka_unit_test(test_tails),          cmocka_unit_test(test_failing_reads),
+        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
