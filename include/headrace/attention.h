@@ -30,9 +30,9 @@ typedef struct hr_attention_args {
 
 /* Computes attention and returns when out is written. With CUDA the work runs on the context's own
  * stream, in order with the legacy default stream: what other streams write to q, k and v must be
- * there before the call. K/V count against the context's budget during
- * the call. The struct_size of `append` and `attend` must be set. Errors: as hr_cache_create,
- * hr_step_begin, hr_step_append and hr_step_attend. */
+ * there before the call. K/V count against the context's budget during the call; a context with
+ * disks must have no cache. The struct_size of `append` and `attend` must be set. Errors: as
+ * hr_cache_create, hr_step_begin, hr_step_append and hr_step_attend. */
 HR_API hr_status hr_attention(hr_context *context, const hr_attention_args *args);
 
 #ifdef __cplusplus

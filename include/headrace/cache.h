@@ -49,7 +49,8 @@ typedef struct hr_cache_options {
 
 /* Creates a cache. The kernel is chosen here and stays the same for the cache's life. *cache is
  * owned by the caller; on failure it is set to NULL. Errors: HR_E_INVALID, HR_E_UNSUPPORTED,
- * HR_E_NO_MEMORY, HR_E_BUDGET (a block is larger than the whole budget). */
+ * HR_E_NO_MEMORY, HR_E_BUDGET (a block is larger than the whole budget). A context with disks has
+ * one cache at a time, which takes both budgets; HR_E_BUDGET then says the least that would do. */
 HR_API hr_status hr_cache_create(hr_context *context, const hr_cache_options *options,
                                  hr_cache **cache);
 

@@ -72,7 +72,8 @@ typedef struct hr_append_args {
 
 /* Stores the new K and V of one layer. Once for each layer in a step that has new tokens. On the
  * host device the call blocks until the data are stored. Errors: HR_E_INVALID, HR_E_STATE; the step
- * is then as it was before the call. HR_E_DEVICE. */
+ * is then as it was before the call. HR_E_DEVICE, and with disks HR_E_IO, HR_E_CORRUPT,
+ * HR_E_TIMEOUT, HR_E_CANCELLED: only abort is left. */
 HR_API hr_status hr_step_append(hr_step *step, int32_t layer, const hr_append_args *args);
 
 /* q, out: [query tokens of the batch][q_heads][dim]; lse: [query tokens][q_heads]; strides in
@@ -110,7 +111,7 @@ typedef struct hr_attend_args {
  * included (append first). May be called more than once for a layer. On the host device the call
  * blocks until out is written; with CUDA the first call whose q has another type than the layer or
  * rows that are not aligned to 16 bytes takes device memory for a copy. Errors: HR_E_INVALID,
- * HR_E_STATE; the step is then as it was. HR_E_NO_MEMORY, HR_E_DEVICE. */
+ * HR_E_STATE; the step is then as it was. HR_E_NO_MEMORY, HR_E_DEVICE, and with disks as append. */
 HR_API hr_status hr_step_attend(hr_step *step, int32_t layer, const hr_attend_args *args);
 
 /* Waits until the layer's last attend has written its output, or until `deadline_ns` of
