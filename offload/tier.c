@@ -100,7 +100,7 @@ static hr_status make_tables(struct hr_tier *tier, const struct hr_tier_options 
 hr_status hr_tier_open(struct hr_tier *tier, const struct hr_tier_options *o,
                        struct hr_error *error)
 {
-    *tier = (struct hr_tier){.alloc = o->alloc, .dry = o->dry};
+    *tier = (struct hr_tier){.alloc = o->alloc};
     struct hr_store_options store = {
         .alloc = o->alloc, .calls = o->calls, .dirs = o->dirs, .n_dirs = o->n_dirs};
     hr_status status = o->dry ? open_dry_store(&tier->store, o, error)

@@ -24,7 +24,6 @@ struct hr_tier_options {
 
 struct hr_tier {
     struct hr_alloc *alloc;
-    bool dry;
     struct hr_store store;
     struct hr_extents extents; /* of the store */
     struct hr_mover *mover;
@@ -32,7 +31,6 @@ struct hr_tier {
     struct hr_move *moves, *free_moves;
     int32_t free_count;
     uint64_t generation; /* of the last write */
-    uint64_t uid;        /* of the last sequence */
     /* The last write that failed for good: its blocks stayed where they were. */
     int write_error;
     int64_t write_failures;

@@ -21,12 +21,12 @@ static void view_written(hr_step *step, int32_t layer)
     view_layer(step, layer);
     for (int32_t i = 0; i < step->n_seqs; i++) {
         step->copy_from[i] = hr_step_copied_slot(step, i, layer);
-        if (!cache->n_tiered || hr_step_new(step, i) == 0)
+        struct hr_span span = hr_step_written(step, i);
+        if (!cache->n_tiered || span.end == 0)
             continue;
         const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
-        uint32_t copied = step->replaced[(int64_t)i * cache->n_layers + layer];
-        int64_t end = hr_blocks_of(step->views[i].n_kv);
-        for (int64_t b = step->seqs[i]->length / HR_BLOCK_TOKENS; b < end; b++)
+        uint32_t copied = *hr_step_replaced(step, i, layer);
+        for (int64_t b = span.first; b < span.end; b++)
             step->slots[step->first_slot[i] + b] = hr_fetch_slot(step, layer, blocks[b]);
         if (copied != HR_BLOCK_NONE)
             step->copy_from[i] = hr_fetch_slot(step, layer, copied);

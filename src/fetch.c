@@ -50,7 +50,7 @@ static void add_append(hr_step *step, int32_t layer)
     hr_ring_add_wave(ring, layer, 0, 0);
     for (int32_t i = 0; i < step->n_seqs; i++) {
         const hr_seq *seq = step->seqs[i];
-        uint32_t copied = step->replaced[(int64_t)i * step->cache->n_layers + layer];
+        uint32_t copied = *hr_step_replaced(step, i, layer);
         if (hr_step_new(step, i) == 0 || seq->length % HR_BLOCK_TOKENS == 0 ||
             step->appended[layer])
             continue;
@@ -242,8 +242,8 @@ void hr_fetch_appended(hr_step *step, int32_t layer)
     uint64_t ticket = hr_tickets_issue(&step->cache->context->tier->tickets);
     for (int32_t i = 0; i < step->n_seqs; i++) {
         const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
-        int64_t end = hr_step_new(step, i) > 0 ? hr_blocks_of(step->views[i].n_kv) : 0;
-        for (int64_t b = step->seqs[i]->length / HR_BLOCK_TOKENS; b < end; b++)
+        struct hr_span span = hr_step_written(step, i);
+        for (int64_t b = span.first; b < span.end; b++)
             t->lower.used_by[t->lower.blocks->all[blocks[b]].slot] = ticket;
     }
     hr_ring_retire(&t->ring, ticket);

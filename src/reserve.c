@@ -3,24 +3,6 @@
 
 #include <string.h>
 
-static uint32_t *replaced_of(const hr_step *step, int32_t i, int32_t layer)
-{
-    return &step->replaced[(int64_t)i * step->cache->n_layers + layer];
-}
-
-/* Blocks of sequence i that the step writes to: [first, end), all held by it. */
-struct span {
-    int64_t first, end;
-};
-
-static struct span written_span(const hr_step *step, int32_t i)
-{
-    int64_t n_kv = step->views[i].n_kv, n_new = hr_step_new(step, i);
-    if (n_new == 0)
-        return (struct span){0, 0};
-    return (struct span){(n_kv - n_new) / HR_BLOCK_TOKENS, hr_blocks_of(n_kv)};
-}
-
 /* New blocks [first, first + count) of a layer; with a tier below they get their slots in append.
  * Returns how many there are. */
 static int64_t take_new(hr_step *step, int32_t i, int32_t layer, int64_t first, int64_t count)
@@ -52,7 +34,7 @@ static bool take_last(hr_step *step, int32_t i, int32_t layer)
     int64_t at = seq->length / HR_BLOCK_TOKENS;
     if (take_new(step, i, layer, at, 1) == 0)
         return false;
-    *replaced_of(step, i, layer) = shared;
+    *hr_step_replaced(step, i, layer) = shared;
     return true;
 }
 
@@ -62,7 +44,7 @@ static void give_last(hr_step *step, int32_t i, int32_t layer)
     hr_seq *seq = step->seqs[i];
     struct hr_blocks *pool = hr_cache_pool(step->cache, layer);
     uint32_t *block = &hr_seq_blocks(seq, layer)[seq->length / HR_BLOCK_TOKENS];
-    uint32_t *old = replaced_of(step, i, layer);
+    uint32_t *old = hr_step_replaced(step, i, layer);
     if (*old == HR_BLOCK_NONE) {
         hr_blocks_event(pool, *block, HR_LIFE_BACK);
         return;
@@ -123,7 +105,7 @@ hr_status hr_reserve_take(hr_step *step)
         hr_status status = hr_seq_reserve(step->seqs[i], hr_blocks_of(step->views[i].n_kv));
         if (status != HR_OK)
             return status;
-        memset(replaced_of(step, i, 0), 0xff, (size_t)layers * sizeof(*step->replaced));
+        memset(hr_step_replaced(step, i, 0), 0xff, (size_t)layers * sizeof(*step->replaced));
     }
     for (i = 0; i < step->n_seqs; i++)
         for (l = 0; l < layers; l++) {
@@ -150,7 +132,7 @@ void hr_reserve_written(hr_step *step, int32_t layer)
     struct hr_blocks *pool = hr_cache_pool(step->cache, layer);
     for (int32_t i = 0; i < step->n_seqs; i++) {
         const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
-        struct span span = written_span(step, i);
+        struct hr_span span = hr_step_written(step, i);
         for (int64_t b = span.first; b < span.end; b++) {
             hr_blocks_event(pool, blocks[b], HR_LIFE_WRITE);
             if ((b + 1) * HR_BLOCK_TOKENS <= step->views[i].n_kv)
@@ -161,10 +143,10 @@ void hr_reserve_written(hr_step *step, int32_t layer)
 
 void hr_reserve_keep(hr_step *step, int32_t i)
 {
-    struct span span = written_span(step, i);
+    struct hr_span span = hr_step_written(step, i);
     for (int32_t l = 0; l < step->cache->n_layers; l++) {
         struct hr_blocks *pool = hr_cache_pool(step->cache, l);
-        uint32_t *old = replaced_of(step, i, l);
+        uint32_t *old = hr_step_replaced(step, i, l);
         for (int64_t b = span.first; b < span.end; b++)
             hr_blocks_event(pool, hr_seq_blocks(step->seqs[i], l)[b], HR_LIFE_COMMIT);
         if (*old != HR_BLOCK_NONE)

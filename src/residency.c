@@ -64,11 +64,9 @@ static struct share share_of(const hr_step *step, int32_t pool)
     struct share share = {
         .slots = t->slots - t->ring.size, .layers = t->layers, .others = t->reserved};
     for (int32_t i = 0; i < step->n_seqs; i++) {
-        int64_t length = step->seqs[i]->length;
-        if (hr_step_new(step, i) == 0)
-            continue;
-        share.adds += hr_blocks_of(step->views[i].n_kv) - length / HR_BLOCK_TOKENS;
-        share.opens += length % HR_BLOCK_TOKENS != 0;
+        struct hr_span span = hr_step_written(step, i);
+        share.adds += span.end - span.first;
+        share.opens += span.end > 0 && step->seqs[i]->length % HR_BLOCK_TOKENS != 0;
     }
     share.opens *= share.layers;
     return share;
@@ -284,11 +282,9 @@ static bool writes_ready(void *arg)
     const struct writes *w = arg;
     bool ready = true;
     for (int32_t i = 0; i < w->step->n_seqs; i++) {
-        const hr_seq *seq = w->step->seqs[i];
-        const uint32_t *blocks = hr_seq_blocks(seq, w->layer);
-        int64_t n_kv = w->step->views[i].n_kv;
-        int64_t end = hr_step_new(w->step, i) > 0 ? hr_blocks_of(n_kv) : 0;
-        for (int64_t b = seq->length / HR_BLOCK_TOKENS; ready && b < end; b++)
+        const uint32_t *blocks = hr_seq_blocks(w->step->seqs[i], w->layer);
+        struct hr_span span = hr_step_written(w->step, i);
+        for (int64_t b = span.first; ready && b < span.end; b++)
             ready = make_ready(w, blocks[b]);
     }
     return ready;

@@ -217,7 +217,7 @@ static void undo_seq(hr_step *step, int32_t i)
     hr_seq *seq = step->seqs[i];
     int64_t n_kv = step->views[i].n_kv, fill = seq->length % HR_BLOCK_TOKENS;
     int64_t last = seq->length / HR_BLOCK_TOKENS;
-    bool copied = step->replaced[(int64_t)i * step->cache->n_layers] != HR_BLOCK_NONE;
+    bool copied = *hr_step_replaced(step, i, 0) != HR_BLOCK_NONE;
     hr_reserve_undo(step, i);
     if (fill > 0 && n_kv > seq->length && !copied && any_appended(step)) {
         int64_t end = n_kv - last * HR_BLOCK_TOKENS;

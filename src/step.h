@@ -51,17 +51,37 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch);
 hr_status hr_step_close(hr_step *step, const int64_t *kept);
 void hr_step_undo(hr_step *step);
 
-/* Slot of the shared last block whose rows sequence i's own copy of it begins with; HR_BLOCK_NONE:
- * it needs none. */
+/* The shared last block that a copy stands in for; HR_BLOCK_NONE: none. */
+static inline uint32_t *hr_step_replaced(const hr_step *step, int32_t i, int32_t layer)
+{
+    return &step->replaced[(int64_t)i * step->cache->n_layers + layer];
+}
+
+/* Slot of the block whose rows sequence i's own copy of it begins with; HR_BLOCK_NONE: there is
+ * none. */
 static inline uint32_t hr_step_copied_slot(const hr_step *step, int32_t i, int32_t layer)
 {
-    uint32_t old = step->replaced[(int64_t)i * step->cache->n_layers + layer];
+    uint32_t old = *hr_step_replaced(step, i, layer);
     return old == HR_BLOCK_NONE ? old : hr_cache_pool(step->cache, layer)->all[old].slot;
 }
 
 static inline int64_t hr_step_new(const hr_step *step, int32_t i)
 {
     return step->views[i].n_new;
+}
+
+/* Blocks [first, end) of a sequence. */
+struct hr_span {
+    int64_t first, end;
+};
+
+/* Those that the step writes to, of sequence i. */
+static inline struct hr_span hr_step_written(const hr_step *step, int32_t i)
+{
+    int64_t n_kv = step->views[i].n_kv, n_new = hr_step_new(step, i);
+    if (n_new == 0)
+        return (struct hr_span){0, 0};
+    return (struct hr_span){(n_kv - n_new) / HR_BLOCK_TOKENS, hr_blocks_of(n_kv)};
 }
 
 #endif

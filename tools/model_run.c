@@ -35,6 +35,15 @@ static bool check(const struct model_run *run, hr_status status, const char *cal
     return false;
 }
 
+hr_layer_options *model_run_layers(const struct model_dims *d, hr_dtype kv_dtype)
+{
+    hr_layer_options *layers = calloc((size_t)d->layers, sizeof(*layers));
+    for (int i = 0; layers && i < d->layers; i++)
+        layers[i] = (hr_layer_options){
+            .q_heads = d->q_heads, .kv_heads = d->kv_heads, .dim_k = d->head, .dtype = kv_dtype};
+    return layers;
+}
+
 static bool open_cache(struct model_run *run, const struct model_run_options *options, char *error)
 {
     const struct model_dims *d = &run->model->dims;
@@ -46,12 +55,7 @@ static bool open_cache(struct model_run *run, const struct model_run_options *op
     open.io = options->io;
     if (!check(run, hr_open(&open, &run->context), "hr_open", error))
         return false;
-    hr_layer_options *layers = calloc((size_t)d->layers, sizeof(*layers));
-    for (int i = 0; layers && i < d->layers; i++)
-        layers[i] = (hr_layer_options){.q_heads = d->q_heads,
-                                       .kv_heads = d->kv_heads,
-                                       .dim_k = d->head,
-                                       .dtype = options->kv_dtype};
+    hr_layer_options *layers = model_run_layers(d, options->kv_dtype);
     hr_cache_options cache = {.struct_size = sizeof(cache), .layer_size = sizeof(*layers)};
     cache.layers = layers;
     cache.n_layers = d->layers;

@@ -26,6 +26,9 @@ struct model_run_times {
 
 struct model_run;
 
+/* The geometry of the model's layers; the caller frees. NULL: out of memory. */
+hr_layer_options *model_run_layers(const struct model_dims *dims, hr_dtype kv_dtype);
+
 /* All arguments must outlive the result. NULL and a sentence in error[GGUF_ERROR_BYTES]. */
 struct model_run *model_run_create(const struct model *model, struct gemm *gemm,
                                    const struct model_run_options *options, char *error);

@@ -111,6 +111,10 @@ bool run_branches_encode(struct run *run);
 /* Forks, prefills and decodes all branches. */
 bool run_branches(struct run *run);
 
+/* Tokens of the next prefill step, with `left` to go: a shorter rest than `least` would take
+ * another path of the kernels, with other bits. */
+int64_t run_step_rows(const struct run_options *options, int64_t least, int64_t left);
+
 /* Plans all steps of the run. False: it would fail, with error[GGUF_ERROR_BYTES]. */
 bool run_forecast(const struct run *run, const struct model_dims *dims, struct run_forecast *f,
                   char *error);

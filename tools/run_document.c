@@ -21,14 +21,18 @@ struct scoring {
     int64_t rows;
 };
 
+int64_t run_step_rows(const struct run_options *options, int64_t least, int64_t left)
+{
+    int64_t chunk = options->chunk > least ? options->chunk : least;
+    return left < chunk + least ? left : chunk;
+}
+
 bool run_prefill(struct run *run, hr_seq *seq, const int32_t *tokens, int64_t n, run_chunk_fn *each,
                  int64_t *last_rows)
 {
     const int64_t least = model_run_rows_min(run->forward);
-    const int64_t chunk = run->options.chunk > least ? run->options.chunk : least;
     for (int64_t first = 0; first < n;) {
-        /* A shorter rest would take another path of the kernels, with other bits. */
-        int64_t rows = n - first < chunk + least ? n - first : chunk;
+        int64_t rows = run_step_rows(&run->options, least, n - first);
         if (!model_run_step(run->forward, &seq, &rows, 1, tokens + first, run->error))
             return false;
         if (each && !each(run, first, rows))

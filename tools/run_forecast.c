@@ -47,13 +47,8 @@ static bool open_dry(struct dry *d, const struct run *run, const struct model_di
     open.n_disks = o->n_disks;
     open.debug_wave_blocks = o->wave_blocks;
     d->options = o;
-    hr_layer_options *layers = calloc((size_t)dims->layers, sizeof(*layers));
+    hr_layer_options *layers = model_run_layers(dims, o->kv_dtype);
     d->no_memory = !layers;
-    for (int i = 0; layers && i < dims->layers; i++)
-        layers[i] = (hr_layer_options){.q_heads = dims->q_heads,
-                                       .kv_heads = dims->kv_heads,
-                                       .dim_k = dims->head,
-                                       .dtype = o->kv_dtype};
     hr_cache_options cache = {sizeof(cache), sizeof(*layers), layers, dims->layers};
     hr_step_limits limits = {.struct_size = sizeof(limits), .seqs = RUN_BATCH};
     limits.new_tokens = limits.query_tokens = rows_max(run);
@@ -101,9 +96,8 @@ static bool dry_step(struct dry *d, hr_seq *const *seqs, const int64_t *n, int32
 /* As run_prefill. */
 static bool dry_prefill(struct dry *d, hr_seq *seq, int64_t n, int32_t layers)
 {
-    int64_t chunk = d->options->chunk > d->least ? d->options->chunk : d->least;
     for (int64_t first = 0, rows = 0; first < n; first += rows) {
-        rows = n - first < chunk + d->least ? n - first : chunk;
+        rows = run_step_rows(d->options, d->least, n - first);
         if (!dry_step(d, &seq, &rows, 1, layers))
             return false;
     }

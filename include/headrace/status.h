@@ -29,9 +29,8 @@ extern "C" {
     X(HR_E_SYSTEM, -8, "the operating system refused a request",                                   \
       "read hr_error_text(): it has the call and its errno; `headrace doctor` may name the fix")   \
     X(HR_E_DEVICE, -9, "the device is not there or reported an error",                             \
-      "read hr_error_text(): what is missing (a driver, a GPU, a build with CUDA; device "         \
-      "\"host\" "                                                                                  \
-      "needs none of them), or what failed: then close the context and open another one")          \
+      "read hr_error_text(); without a driver or a GPU use the device host, after an error close " \
+      "the context and open another one")                                                          \
     X(HR_E_TIMEOUT, -10, "the deadline passed first", "wait again, or abort the step")             \
     X(HR_E_IO, -11, "a file of the disk tier could not be read or written",                        \
       "read hr_error_text(): it has the place and its errno; abort the step, and see to the disk") \

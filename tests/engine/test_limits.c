@@ -2,6 +2,7 @@
 /* Budgets, allocations and far offsets: what is refused changes nothing, what is reused allocates
  * nothing, what lies far away gives the same bits. */
 #include "tests/engine/fixture.h"
+#include "tests/failing_alloc.h"
 
 /* begin either gets everything or changes nothing. */
 static void test_budget(void **state)
@@ -89,26 +90,6 @@ static void test_no_allocation(void **state)
     assert_int_equal(hr_step_destroy(&step), HR_OK);
     assert_int_equal(hr_cache_destroy(&cache), HR_OK);
     assert_int_equal(hr_close(&c), HR_OK);
-}
-
-struct failing {
-    int64_t calls, fail_at; /* the call with this number returns NULL */
-    int64_t held;
-};
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    struct failing *f = user;
-    if (f->calls++ == f->fail_at)
-        return NULL;
-    f->held++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *memory, size_t bytes, size_t align)
-{
-    ((struct failing *)user)->held--;
-    free(memory);
 }
 
 /* One whole life; returns the first status that is not HR_OK. */

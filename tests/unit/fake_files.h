@@ -189,24 +189,4 @@ static struct hr_io_calls calls_of(struct sim *s)
     };
 }
 
-/* An allocator whose call number fail_at gives NULL. */
-struct failing {
-    int64_t calls, fail_at, held;
-};
-
-static void *failing_alloc(void *user, size_t bytes, size_t align)
-{
-    struct failing *f = user;
-    if (f->calls++ == f->fail_at)
-        return NULL;
-    f->held++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void failing_free(void *user, void *memory, size_t bytes, size_t align)
-{
-    ((struct failing *)user)->held--;
-    free(memory);
-}
-
 #endif

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "offload/store.h"
+#include "tests/failing_alloc.h"
 #include "tests/unit/fake_files.h"
 
 #define SEED 0x9e3779b97f4a7c15ull
