@@ -4,7 +4,6 @@
  * may be. */
 #include "tools/run.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,15 +15,8 @@ struct dry {
     hr_seq *seq;
     hr_seq *forks[RUN_BATCH];
     int64_t least; /* tokens of a step that takes the tile path */
-    hr_status status;
     bool no_memory;
 };
-
-static bool did(struct dry *d, hr_status status)
-{
-    d->status = status;
-    return status == HR_OK;
-}
 
 static int64_t rows_max(const struct run *run)
 {
@@ -41,7 +33,7 @@ static bool open_dry(struct dry *d, const struct run *run, const struct model_di
                      uint64_t kv_ram)
 {
     const struct run_options *o = &run->options;
-    hr_options open = {.struct_size = sizeof(open), .threads = o->threads, .dry_run = true};
+    hr_options open = {.struct_size = sizeof(open), .threads = 1, .dry_run = true};
     open.device_bytes = kv_ram;
     open.disks = o->n_disks ? o->disks : NULL;
     open.n_disks = o->n_disks;
@@ -53,11 +45,11 @@ static bool open_dry(struct dry *d, const struct run *run, const struct model_di
     hr_step_limits limits = {.struct_size = sizeof(limits), .seqs = RUN_BATCH};
     limits.new_tokens = limits.query_tokens = rows_max(run);
     hr_layer_info info = {.struct_size = sizeof(info)};
-    bool ok = layers && did(d, hr_open(&open, &d->context)) &&
-              did(d, hr_cache_create(d->context, &cache, &d->cache)) &&
-              did(d, hr_cache_layer_info(d->cache, 0, &info)) &&
-              did(d, hr_step_create(d->cache, &limits, &d->step)) &&
-              did(d, hr_seq_create(d->cache, &d->seq));
+    bool ok = layers && hr_open(&open, &d->context) == HR_OK &&
+              hr_cache_create(d->context, &cache, &d->cache) == HR_OK &&
+              hr_cache_layer_info(d->cache, 0, &info) == HR_OK &&
+              hr_step_create(d->cache, &limits, &d->step) == HR_OK &&
+              hr_seq_create(d->cache, &d->seq) == HR_OK;
     d->least = info.tile_tokens_min;
     free(layers);
     return ok;
@@ -86,11 +78,11 @@ static bool dry_step(struct dry *d, hr_seq *const *seqs, const int64_t *n, int32
                              .out_dtype = HR_FP32,
                              .q = nothing,
                              .out = nothing};
-    bool ok = did(d, hr_step_begin(d->step, &batch));
+    bool ok = hr_step_begin(d->step, &batch) == HR_OK;
     for (int32_t l = 0; ok && l < layers; l++)
-        ok = did(d, hr_step_append(d->step, l, &append)) &&
-             did(d, hr_step_attend(d->step, l, &attend));
-    return ok && did(d, hr_step_commit(d->step, NULL));
+        ok = hr_step_append(d->step, l, &append) == HR_OK &&
+             hr_step_attend(d->step, l, &attend) == HR_OK;
+    return ok && hr_step_commit(d->step, NULL) == HR_OK;
 }
 
 /* As run_prefill. */
@@ -110,7 +102,7 @@ static bool dry_group(struct dry *d, const struct run_branch *branches, int32_t 
     int64_t ones[RUN_BATCH];
     for (int32_t i = 0; i < n; i++) {
         ones[i] = 1;
-        if (!did(d, hr_seq_fork(d->seq, hr_seq_length(d->seq), &d->forks[i])) ||
+        if (hr_seq_fork(d->seq, hr_seq_length(d->seq), &d->forks[i]) != HR_OK ||
             !dry_prefill(d, d->forks[i], (int64_t)branches[i].input.n, layers))
             return false;
     }
@@ -141,7 +133,7 @@ static bool try_budget(const struct run *run, const struct model_dims *dims, uin
     if (!ok && error)
         snprintf(error, GGUF_ERROR_BYTES, "%.400s",
                  d.no_memory ? "out of memory" : hr_error_text(d.context));
-    if (ok && did(&d, hr_context_stats(d.context, &stats)))
+    if (ok && hr_context_stats(d.context, &stats) == HR_OK)
         *f = (struct run_forecast){.kv_bytes = stats.kv_bytes_peak,
                                    .ram_bytes = stats.kv_bytes_total,
                                    .disk_bytes = stats.disk_bytes_peak,
