@@ -133,6 +133,8 @@ static bool try_budget(const struct run *run, const struct model_dims *dims, uin
     if (!ok && error)
         snprintf(error, GGUF_ERROR_BYTES, "%.400s",
                  d.no_memory ? "out of memory" : hr_error_text(d.context));
+    if (ok)
+        hr_poll(d.context, INT64_MAX); /* what is being written counts too */
     if (ok && hr_context_stats(d.context, &stats) == HR_OK)
         *f = (struct run_forecast){.kv_bytes = stats.kv_bytes_peak,
                                    .ram_bytes = stats.kv_bytes_total,

@@ -28,6 +28,7 @@ static double perplexity(const struct run *run)
 static hr_stats stats_of(const struct run *run)
 {
     hr_stats stats = {.struct_size = sizeof(stats)};
+    hr_poll(model_run_context(run->forward), INT64_MAX); /* what is being written counts too */
     hr_context_stats(model_run_context(run->forward), &stats);
     return stats;
 }

@@ -129,9 +129,9 @@ HR_API hr_status hr_context_stats(const hr_context *context, hr_stats *stats);
  * disks. Valid while the context is open. */
 HR_API const char *hr_context_disk_text(const hr_context *context);
 
-/* With manual_progress: reads and writes files until the clock (CLOCK_MONOTONIC) shows
- * `deadline_ns` or nothing is left to do; 0: what can be done without waiting. Otherwise only
- * looks. Errors: HR_E_INVALID. */
+/* Lets K/V come and go until nothing is left to do or the clock (CLOCK_MONOTONIC) shows
+ * `deadline_ns`; 0: does what can be done without waiting. With manual_progress files are read and
+ * written here. Errors: HR_E_INVALID. */
 HR_API hr_status hr_poll(hr_context *context, int64_t deadline_ns);
 
 /* Name of the kernel level in use, for example "avx512bf16". Valid while the context is open. */
