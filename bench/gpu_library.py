@@ -73,7 +73,8 @@ def structure(**kinds):
 
 Options = structure(z="struct_size", s="device", i="threads", b="unbound", u="device_bytes",
                     s_="caps", p="log log_user allocator disks", i_="n_disks", s__="io",
-                    b_="manual_progress", l="patience_ms", b__="dry_run", l_="debug_wave_blocks")
+                    b_="manual_progress", l="patience_ms", b__="dry_run", l_="debug_wave_blocks",
+                    p_="trace trace_user")
 Layer = structure(i="q_heads kv_heads dim_k dim_v dtype", l="window sinks",
                   i_="kv_layers_back aux_bytes", b="v_is_prefix_of_k")
 CacheOptions = structure(z="struct_size layer_size", p="layers", i="n_layers")

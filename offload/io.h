@@ -84,6 +84,9 @@ struct hr_io *hr_io_uring_open(const struct hr_io_options *options, char *why);
 struct hr_io_sim_options {
     uint64_t seed;
     double bytes_per_s; /* of all requests together; 0: no limit */
+    /* bytes/s instead of bytes_per_s, read at each submit, so that it can change while the disk
+     * runs (0: no limit); NULL: bytes_per_s. */
+    const _Atomic(uint64_t) *rate;
     int64_t latency_ns; /* of each, plus up to as much again */
     double short_rate;  /* share of requests that move only a part, cut anywhere (at multiples of
                            4096 where offset, bytes and memory are such: direct I/O) */

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -98,17 +99,24 @@ static void draw_fault(struct sim *s, struct slot *slot)
     }
 }
 
+static double bytes_per_s(const struct sim *s)
+{
+    const struct hr_io_sim_options *o = &s->options;
+    return o->rate ? (double)atomic_load_explicit(o->rate, memory_order_relaxed) : o->bytes_per_s;
+}
+
 /* The rate is that of one server which takes requests in turn; latencies overlap. */
 static int64_t draw_due_ns(struct sim *s, uint32_t bytes)
 {
     const struct hr_io_sim_options *o = &s->options;
-    if (o->bytes_per_s <= 0 && o->latency_ns <= 0)
+    double rate = bytes_per_s(s);
+    if (rate <= 0 && o->latency_ns <= 0)
         return 0;
     int64_t now = hr_clock_ns();
     if (s->busy_until_ns < now)
         s->busy_until_ns = now;
-    if (o->bytes_per_s > 0)
-        s->busy_until_ns += (int64_t)(bytes / o->bytes_per_s * 1e9);
+    if (rate > 0)
+        s->busy_until_ns += (int64_t)(bytes / rate * 1e9);
     int64_t due = s->busy_until_ns;
     if (o->latency_ns > 0)
         due += o->latency_ns + (int64_t)draw_below(s, (uint64_t)o->latency_ns);
@@ -149,7 +157,7 @@ static struct slot *next_slot(struct sim *s)
 {
     struct slot *next = NULL;
     uint64_t taken = 0;
-    bool any = s->options.bytes_per_s <= 0 && s->options.latency_ns <= 0 && !s->options.ordered;
+    bool any = bytes_per_s(s) <= 0 && s->options.latency_ns <= 0 && !s->options.ordered;
     for (int i = 0; i < s->io.depth; i++) {
         struct slot *slot = &s->slots[i];
         if (!slot->taken)

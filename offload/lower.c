@@ -25,7 +25,6 @@ bool hr_lower_init(struct hr_lower *l, const struct hr_lower_options *o)
         .tier = o->tier,
         .blocks = o->blocks,
         .layout = o->layout,
-        .page_bytes = o->page_bytes,
         .heads = o->heads,
         .first_leaving = HR_BLOCK_NONE,
     };
@@ -77,6 +76,7 @@ struct hr_moved hr_lower_moved(const struct hr_lower *l, uint32_t block)
         .uid = birth->uid,
         .generation = birth->generation,
         .index = birth->index,
+        .heads = birth->heads,
         .sums = l->sums + (size_t)l->blocks->all[block].lower * (size_t)l->heads,
     };
 }
@@ -221,8 +221,7 @@ static void begin_move(struct hr_lower *l, struct hr_move *move, uint32_t block)
     };
     move->owner = l;
     move->layout = l->layout;
-    move->page_bytes = l->page_bytes;
-    move->heads = l->heads;
+    move->block_bytes = hr_blocks_bytes(l->blocks);
     move->count = 0;
     add(l, move, block);
 }

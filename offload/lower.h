@@ -13,6 +13,7 @@ struct hr_birth {
     uint32_t next;        /* of the queue */
     uint32_t mark;        /* residency.h */
     bool leaving;         /* gives its slot up once it is written */
+    uint16_t heads;       /* its pages that have checksums */
     uint32_t entry, list; /* ring.h: what brings it, in which list */
 };
 
@@ -23,7 +24,7 @@ struct hr_lower {
     struct hr_birth *births; /* [blocks->max] */
     uint64_t *sums;          /* [slot below][heads] */
     uint64_t *used_by;       /* [slot of the arena] ticket of the last work that touched it */
-    uint64_t layout, page_bytes;
+    uint64_t layout;
     int32_t heads;
     uint32_t first_leaving, last_leaving; /* queue: evicted, their write not yet started */
     int64_t leaving;                      /* slots that will be free */
@@ -34,9 +35,9 @@ struct hr_lower {
 struct hr_lower_options {
     struct hr_tier *tier;
     struct hr_blocks *blocks; /* made with room for `extents` below */
-    uint64_t layout, page_bytes;
+    uint64_t layout;
     int64_t extents; /* of the store, at most */
-    int32_t heads;
+    int32_t heads;   /* most of a block */
 };
 
 /* False: no memory. */

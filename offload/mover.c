@@ -52,22 +52,23 @@ static uint64_t sum_of(const struct hr_move *move, int32_t i, int32_t head)
                             .block = b->index,
                             .layer = b->layer,
                             .head = (uint32_t)head};
+    uint64_t bytes = move->block_bytes / (uint64_t)b->heads;
     const unsigned char *page =
-        move->transfer.memory + (uint64_t)(i * move->heads + head) * move->page_bytes;
-    return hr_page_sum(page, move->page_bytes, hr_page_seed(&id));
+        move->transfer.memory + (uint64_t)i * move->block_bytes + (uint64_t)head * bytes;
+    return hr_page_sum(page, bytes, hr_page_seed(&id));
 }
 
 static void sum_up(struct hr_move *move)
 {
     for (int32_t i = 0; i < move->count; i++)
-        for (int32_t h = 0; h < move->heads; h++)
+        for (int32_t h = 0; h < move->blocks[i].heads; h++)
             move->blocks[i].sums[h] = sum_of(move, i, h);
 }
 
 static void compare(struct hr_move *move)
 {
     for (int32_t i = 0; i < move->count; i++)
-        for (int32_t h = 0; h < move->heads; h++)
+        for (int32_t h = 0; h < move->blocks[i].heads; h++)
             if (sum_of(move, i, h) != move->blocks[i].sums[h]) {
                 move->bad_block = i;
                 move->bad_head = h;
@@ -98,6 +99,7 @@ static bool finish_one(struct hr_mover *m, int64_t deadline_ns)
     if (!transfer)
         return false;
     struct hr_move *move = (struct hr_move *)transfer; /* its first member */
+    move->end_ns = hr_clock_ns();
     if (!transfer->write && transfer->error == 0)
         compare(move);
     pthread_mutex_lock(&m->mutex);
@@ -171,6 +173,7 @@ void hr_mover_close(struct hr_mover *m)
 void hr_mover_start(struct hr_mover *m, struct hr_move *move)
 {
     m->running++;
+    move->begin_ns = hr_clock_ns();
     pthread_mutex_lock(&m->mutex);
     push(&m->started, move);
     pthread_mutex_unlock(&m->mutex);

@@ -17,6 +17,7 @@ struct hr_moved {
     uint64_t uid;        /*  | what its pages are (page.h) */
     uint64_t generation; /*  |                             */
     uint64_t index;      /* /                              */
+    int32_t heads;       /* pages, of equal size */
     uint64_t *sums;      /* [heads]: written by a write, compared by a read */
     uint32_t tag;        /* the caller's */
 };
@@ -27,10 +28,11 @@ struct hr_move {
     struct hr_move *next;
     void *owner; /* the caller's */
     uint64_t layout;
-    uint64_t page_bytes;
-    int32_t heads;
+    uint64_t block_bytes;
     int32_t count;
     struct hr_moved blocks[HR_MOVE_BLOCKS];
+    /* When it was started, and when its last request had ended. */
+    int64_t begin_ns, end_ns;
     /* Of a read whose bytes are other than were written: the first such page. */
     int32_t bad_block, bad_head; /* -1: none */
 };

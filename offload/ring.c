@@ -135,8 +135,7 @@ static void begin_move(struct hr_ring *r, struct hr_move *move, const struct hr_
     };
     move->owner = r;
     move->layout = l->layout;
-    move->page_bytes = l->page_bytes;
-    move->heads = l->heads;
+    move->block_bytes = hr_blocks_bytes(l->blocks);
     move->count = 0;
 }
 

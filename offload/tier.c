@@ -54,6 +54,8 @@ static struct hr_io *open_io(const struct hr_tier_options *o, char *why)
         io.calls = &no_calls;
         return hr_io_sim_open(&io, &(struct hr_io_sim_options){.ordered = true}, why);
     }
+    if (o->open_io)
+        return o->open_io(o->user, &io, why);
     if (o->engine == HR_TIER_SIMULATED)
         return hr_io_sim_open(&io, o->sim, why);
     if (o->engine != HR_TIER_THREADS)
@@ -68,9 +70,13 @@ static hr_status open_mover(struct hr_tier *tier, const struct hr_tier_options *
 {
     char why[192] = "";
     int no_thread = 0;
+    uint64_t refused = o->alloc->refused;
     struct hr_io *io = open_io(o, why);
-    if (!io)
-        return hr_fail(error, HR_E_UNSUPPORTED, "I/O engine: %s", why);
+    if (!io) {
+        hr_status status = o->engine == HR_TIER_URING ? HR_E_UNSUPPORTED : HR_E_SYSTEM;
+        status = o->alloc->refused > refused ? HR_E_NO_MEMORY : status;
+        return hr_fail(error, status, "I/O engine: %s", why);
+    }
     int n =
         snprintf(tier->text, sizeof(tier->text), "%s; ", io->text[0] ? io->text : io->ops->name);
     if (n > 0 && (size_t)n < sizeof(tier->text) && !o->dry)

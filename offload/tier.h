@@ -17,9 +17,12 @@ struct hr_tier_options {
     enum hr_tier_engine engine;
     const struct hr_io_sim_options *sim; /* with HR_TIER_SIMULATED */
     const struct hr_io_calls *calls;     /* NULL: the system's */
-    int depth;                           /* requests at a time; 0: the default */
-    bool manual;                         /* no progress thread */
-    bool dry;                            /* no files: transfers end at once and move nothing */
+    /* Opens the engine instead, or NULL. */
+    struct hr_io *(*open_io)(void *user, const struct hr_io_options *options, char *why);
+    void *user;
+    int depth;   /* requests at a time; 0: the default */
+    bool manual; /* no progress thread */
+    bool dry;    /* no files: transfers end at once and move nothing */
 };
 
 struct hr_tier {

@@ -3,6 +3,7 @@
 #include "src/attention.h"
 #include "src/base/clock.h"
 #include "src/exec.h"
+#include "src/measure.h"
 #include "src/request.h"
 #include "src/progress.h"
 #include "src/reserve.h"
@@ -188,13 +189,11 @@ hr_status hr_seq_advise(hr_seq *seq, hr_advice advice)
     struct hr_error *error = &seq->cache->context->error;
     if (seq->step)
         return hr_fail(error, HR_E_BUSY, "the sequence is in an open step");
-    if ((int)advice < HR_ADVISE_NORMAL || (int)advice > HR_ADVISE_PIN)
-        return hr_fail(error, HR_E_INVALID, "advice is %d; 0 (normal), 1 (park) and 2 (pin) exist",
+    if ((int)advice < HR_ADVISE_NORMAL || (int)advice > HR_ADVISE_WARM)
+        return hr_fail(error, HR_E_INVALID,
+                       "advice is %d; 0 (normal), 1 (park), 2 (pin) and 3 (warm) exist",
                        (int)advice);
-    seq->advice = advice;
-    if (advice == HR_ADVISE_PARK)
-        hr_residency_park(seq);
-    return HR_OK;
+    return hr_residency_advise(seq, advice);
 }
 
 int64_t hr_seq_length(const hr_seq *seq)
@@ -364,6 +363,14 @@ int64_t hr_step_plan_text(const hr_step *step, int32_t layer, char *buffer, size
         .n_seqs = step->n_seqs,
     };
     return hr_plan_text(&step->plans[class], &input, buffer, size);
+}
+
+hr_status hr_disk_measure(const hr_disk *disk, const char *io, hr_disk_rates *rates)
+{
+    thread_error = (struct hr_error){0};
+    CHECK_SET(&thread_error, disk);
+    CHECK_ARGS(&thread_error, rates);
+    return hr_measure(disk, io, NULL, &thread_error, rates);
 }
 
 hr_status hr_attention(hr_context *context, const hr_attention_args *args)

@@ -223,9 +223,12 @@ int64_t hr_cache_take_unplaced(hr_cache *cache, int32_t layer, const hr_seq *seq
     hr_context *c = cache->context;
     struct hr_tiered *t = hr_cache_tiered(cache, layer);
     int64_t taken = hr_blocks_take_unplaced(t->lower.blocks, blocks, count);
+    int32_t heads = c->dry ? 0 : hr_cache_geom(cache, layer)->kv_heads;
     for (int64_t i = 0; i < taken; i++)
-        t->lower.births[blocks[i]] = (struct hr_birth){
-            .uid = seq->uid, .index = (uint64_t)(first + i), .layer = (uint32_t)layer};
+        t->lower.births[blocks[i]] = (struct hr_birth){.uid = seq->uid,
+                                                       .index = (uint64_t)(first + i),
+                                                       .layer = (uint32_t)layer,
+                                                       .heads = (uint16_t)heads};
     c->kv_bytes_used += (uint64_t)taken * hr_blocks_bytes(t->lower.blocks);
     if (c->kv_bytes_used > c->kv_bytes_peak)
         c->kv_bytes_peak = c->kv_bytes_used;

@@ -196,6 +196,8 @@ static hr_status open_device(hr_context *c, const hr_options *o, const struct hr
     if (!hr_extents_init(&c->extents, &c->alloc, extents))
         return hr_fail(error, HR_E_NO_MEMORY, "no memory for the table of %lld extents",
                        (long long)extents);
+    if (hooks && hooks->device_opened)
+        hooks->device_opened(hooks->user, c);
     return o->n_disks || o->disks ? hr_tiers_open(c, o, hooks, error) : HR_OK;
 }
 
@@ -217,6 +219,8 @@ hr_status hr_context_open(const hr_options *options, const struct hr_hooks *hook
     c->alloc = alloc;
     c->error = (struct hr_error){.log = o->log, .log_user = o->log_user};
     c->wave_blocks = o->debug_wave_blocks;
+    c->trace = o->trace;
+    c->trace_user = o->trace_user;
     status = open_device(c, o, hooks, error);
     if (status != HR_OK) {
         hr_context_close(c);

@@ -37,12 +37,19 @@ struct hr_context {
     uint64_t steps_aborted;
     uint64_t tokens_appended;
     uint64_t attend_ns;
+    hr_trace_fn *trace; /* or NULL */
+    void *trace_user;
 };
 
 /* What tests put in place of the system. */
 struct hr_hooks {
     const struct hr_io_calls *calls;     /* of files, or NULL */
     const struct hr_io_sim_options *sim; /* a simulated disk, or NULL */
+    /* An I/O engine of the test's own, or NULL; called once, for the context to own. */
+    struct hr_io *(*open_io)(void *user, const struct hr_io_options *options, char *why);
+    /* Called when the device is there and nothing uses it yet; or NULL. */
+    void (*device_opened)(void *user, hr_context *context);
+    void *user;
 };
 
 hr_status hr_context_open(const hr_options *options, const struct hr_hooks *hooks,

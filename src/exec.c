@@ -4,6 +4,7 @@
 
 #include "src/fetch.h"
 #include "src/residency.h"
+#include "src/trace.h"
 
 /* Kernels find the blocks of a layer at their sequences' slots, or, with a tier below, in the
  * step's list, which the fetcher fills. */
@@ -43,6 +44,7 @@ static hr_status append(hr_step *step, int32_t layer, const struct hr_rows *k,
         if (status != HR_OK)
             return status;
     }
+    int64_t begin_ns = hr_trace_begin(cache->context);
     view_written(step, layer);
     struct hr_append job = {
         .geom = *hr_cache_geom(cache, layer),
@@ -55,6 +57,7 @@ static hr_status append(hr_step *step, int32_t layer, const struct hr_rows *k,
         .n_seqs = step->n_seqs,
     };
     dev->ops->launch(dev, cache->kernels->append, &job, step->first_item[step->n_seqs]);
+    hr_trace_end(cache->context, HR_TRACE_APPEND, layer, begin_ns);
     if (cache->n_tiered)
         hr_fetch_appended(step, layer);
     return HR_OK;
@@ -76,7 +79,7 @@ static void attend_item(const void *args, int64_t item, void *scratch)
         job->kernels->chunk(job->attend, item - job->n_tiles, scratch);
 }
 
-/* One wave: blocks [begin, end), counted from the newest. */
+/* One wave: blocks [begin, end), counted from the newest. The last one merges the partials. */
 static void launch_wave(hr_step *step, int32_t layer, struct hr_attend *attend, int64_t begin,
                         int64_t end)
 {
@@ -86,7 +89,11 @@ static void launch_wave(hr_step *step, int32_t layer, struct hr_attend *attend, 
     struct attend_job job = {attend, cache->kernels, plan->n_tiles};
     attend->wave_begin = begin;
     attend->wave_end = attend->last ? INT64_MAX : end;
+    int64_t begin_ns = hr_trace_begin(cache->context);
     dev->ops->launch(dev, attend_item, &job, plan->n_tiles + plan->n_chunks);
+    if (attend->last && plan->n_folds > 0)
+        dev->ops->launch(dev, cache->kernels->fold, attend, plan->n_folds);
+    hr_trace_end(cache->context, HR_TRACE_ATTEND, layer, begin_ns);
 }
 
 /* Waves as the fetch list has them, each when its blocks are there. */
@@ -120,7 +127,6 @@ static void attend_resident(hr_step *step, int32_t layer, struct hr_attend *atte
 static hr_status attend(hr_step *step, int32_t layer, struct hr_attend *attend)
 {
     hr_cache *cache = step->cache;
-    struct hr_dev *dev = cache->context->dev;
     const struct hr_plan *plan = &step->plans[cache->class_of[layer]];
     view_layer(step, layer);
     attend->pool = *hr_cache_view(cache, layer);
@@ -136,8 +142,6 @@ static hr_status attend(hr_step *step, int32_t layer, struct hr_attend *attend)
     } else {
         attend_resident(step, layer, attend);
     }
-    if (plan->n_folds > 0)
-        dev->ops->launch(dev, cache->kernels->fold, attend, plan->n_folds);
     if (cache->n_tiered)
         hr_residency_trim(step, layer);
     return HR_OK;

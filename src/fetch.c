@@ -134,13 +134,19 @@ static bool make_room(hr_step *step, int32_t layer)
     return hr_ring_reserve(&hr_cache_tiered(step->cache, layer)->ring, entries, longest + 2);
 }
 
-/* The rings are this step's, and empty. */
-static void claim(hr_step *step)
+/* Nothing is under way to a ring, and nothing is listed. */
+static void reset(hr_cache *cache)
 {
-    hr_cache *cache = step->cache;
     hr_progress_drain_reads(cache);
     for (int32_t p = 0; p < cache->n_tiered; p++)
         hr_ring_reset(&cache->tiered[p].ring);
+}
+
+/* The rings are this step's. */
+static void claim(hr_step *step)
+{
+    hr_cache *cache = step->cache;
+    reset(cache);
     for (int32_t l = 0; l < cache->n_layers; l++)
         step->first_wave[l] = UINT32_MAX;
     cache->fetching = step;
@@ -162,6 +168,39 @@ hr_status hr_fetch_plan(hr_step *step, int32_t layer)
     }
     hr_progress(cache->context);
     return HR_OK;
+}
+
+/* ---- Without a step ---- */
+
+/* Oldest first: neighbours on disk. */
+static void add_kept(const hr_seq *seq, int32_t layer)
+{
+    struct hr_tiered *t = hr_cache_tiered(seq->cache, layer);
+    const uint32_t *blocks = hr_seq_blocks(seq, layer);
+    int64_t n = hr_blocks_of(seq->length), keep = hr_seq_keep(seq, layer);
+    hr_ring_add_wave(&t->ring, layer, 0, 0);
+    for (int64_t b = n > keep ? n - keep : 0; b < n; b++)
+        if (hr_lower_away(&t->lower, blocks[b]))
+            hr_ring_add(&t->ring, blocks[b], true);
+}
+
+hr_status hr_fetch_warm(const hr_seq *seq)
+{
+    hr_cache *cache = seq->cache;
+    for (int32_t l = 0; l < cache->n_layers; l++) {
+        struct hr_ring *ring = &hr_cache_tiered(cache, l)->ring;
+        if (!hr_ring_reserve(ring, (size_t)hr_blocks_of(seq->length), 1))
+            return hr_fail(&cache->context->error, HR_E_NO_MEMORY, "no memory for a fetch list");
+        add_kept(seq, l);
+    }
+    hr_progress(cache->context);
+    return HR_OK;
+}
+
+void hr_fetch_stop(hr_cache *cache)
+{
+    if (cache->n_tiered && !cache->fetching)
+        reset(cache);
 }
 
 /* ---- Running it ---- */
@@ -193,11 +232,12 @@ static hr_status failure(const hr_step *step, int32_t layer)
     const struct hr_ring *r = &hr_cache_tiered(step->cache, layer)->ring;
     const struct hr_birth *birth = &r->lower->births[r->failed_block];
     struct hr_error *error = &step->cache->context->error;
-    int32_t seq = 0;
+    int32_t seq = 0, of = (int32_t)birth->layer;
     for (int32_t i = 0; i < step->n_seqs; i++) {
         int64_t n = hr_blocks_of(step->seqs[i]->length);
-        if ((int64_t)birth->index < n &&
-            hr_seq_blocks(step->seqs[i], (int32_t)birth->layer)[birth->index] == r->failed_block)
+        bool has = (int64_t)birth->index < n &&
+                   hr_seq_blocks(step->seqs[i], of)[birth->index] == r->failed_block;
+        if (has || *hr_step_replaced(step, i, of) == r->failed_block)
             seq = i;
     }
     if (r->failed_head < 0)
@@ -245,6 +285,8 @@ void hr_fetch_appended(hr_step *step, int32_t layer)
         struct hr_span span = hr_step_written(step, i);
         for (int64_t b = span.first; b < span.end; b++)
             t->lower.used_by[t->lower.blocks->all[blocks[b]].slot] = ticket;
+        if (*hr_step_replaced(step, i, layer) != HR_BLOCK_NONE)
+            t->lower.used_by[step->copy_from[i]] = ticket;
     }
     hr_ring_retire(&t->ring, ticket);
 }

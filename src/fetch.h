@@ -22,6 +22,12 @@ hr_status hr_fetch_wave(hr_step *step, int32_t layer, uint32_t wave);
 uint32_t hr_fetch_slot(const hr_step *step, int32_t layer, uint32_t block);
 /* The wave's work is enqueued. */
 void hr_fetch_waved(hr_step *step, int32_t layer);
+/* Without a step: the blocks that residency gives to a sequence and that are below come up, while
+ * calls of the library and hr_poll move things on. HR_E_NO_MEMORY. */
+hr_status hr_fetch_warm(const hr_seq *seq);
+/* Blocks may go: what hr_fetch_warm has listed and not begun stays below, what is under way comes
+ * first. Leaves a step's list alone. */
+void hr_fetch_stop(hr_cache *cache);
 /* The step is over: nothing of its list is under way any more. */
 void hr_fetch_end(hr_step *step);
 

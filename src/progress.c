@@ -3,12 +3,24 @@
 
 #include <string.h>
 
-#include "src/base/clock.h"
+#include "src/trace.h"
+
+static void trace_move(const hr_context *c, const struct hr_move *move)
+{
+    hr_trace_emit(c, &(hr_trace_event){
+                         .kind = move->transfer.write ? HR_TRACE_WRITE : HR_TRACE_READ,
+                         .layer = (int32_t)move->blocks[0].layer,
+                         .begin_ns = move->begin_ns,
+                         .end_ns = move->end_ns,
+                         .bytes = move->transfer.bytes,
+                     });
+}
 
 static void take_back(hr_context *c)
 {
     struct hr_move *move;
     while ((move = hr_mover_done(c->tier->mover))) {
+        trace_move(c, move);
         if (move->transfer.write)
             hr_lower_written(move->owner, move);
         else
@@ -75,7 +87,9 @@ hr_status hr_progress_until(hr_step *step, bool (*ready)(void *arg), void *arg, 
         if (status != HR_OK || ready(arg))
             break;
     }
-    c->waited_ns += (uint64_t)(hr_clock_ns() - start_ns);
+    int64_t end_ns = hr_clock_ns();
+    c->waited_ns += (uint64_t)(end_ns - start_ns);
+    hr_trace_emit(c, &(hr_trace_event){HR_TRACE_WAIT, -1, start_ns, end_ns, 0});
     return status;
 }
 

@@ -233,13 +233,28 @@ static hr_status begin_pool(hr_step *step, int32_t pool)
     return all_fits(step, pool) ? HR_OK : mark_and_evict(step, pool);
 }
 
-hr_status hr_residency_begin(hr_step *step)
+static hr_status settle(hr_step *step)
 {
     hr_cache *cache = step->cache;
     hr_status status = HR_OK;
+    hr_fetch_stop(cache);
     step->mark = cache->mark += 2;
     for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++)
         status = begin_pool(step, p);
+    return status;
+}
+
+/* As in begin, of a step without a batch. */
+hr_status hr_residency_settle(hr_cache *cache)
+{
+    hr_step nobody = {.cache = cache};
+    return settle(&nobody);
+}
+
+hr_status hr_residency_begin(hr_step *step)
+{
+    hr_cache *cache = step->cache;
+    hr_status status = settle(step);
     for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++) {
         struct share share = share_of(step, p);
         step->reserved[p] = 2 * share.adds + share.opens;
@@ -334,11 +349,15 @@ hr_status hr_residency_append(hr_step *step, int32_t layer)
     hr_status status = hr_fetch_for_append(step, layer);
     if (status != HR_OK)
         return status;
+    const struct hr_tier *tier = step->cache->context->tier;
+    int64_t failures = INT64_MAX; /* of writes, when it last made room */
     while (status == HR_OK) {
         uint64_t before = step->cache->evictions;
         status = hr_progress_until(step, writes_ready_or_stuck, &w, "slots for new K/V");
-        if (status == HR_OK && !writes_ready(&w))
+        if (status == HR_OK && !writes_ready(&w) && tier->write_failures <= failures) {
+            failures = tier->write_failures;
             spill(step, layer);
+        }
         if (status != HR_OK || step->cache->evictions == before)
             break;
     }
@@ -359,10 +378,45 @@ void hr_residency_trim(hr_step *step, int32_t layer)
     hr_progress(step->cache->context);
 }
 
-void hr_residency_park(hr_seq *seq)
+bool hr_residency_evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end)
 {
-    if (hr_seq_tiered(seq))
-        for (int32_t l = 0; l < seq->cache->n_layers; l++)
-            evict(seq, l, 0, hr_blocks_of(seq->length), 0);
+    hr_fetch_stop(seq->cache);
+    return evict(seq, layer, from, end, 0);
+}
+
+static void park(hr_seq *seq)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers; l++)
+        hr_residency_evict(seq, l, 0, hr_blocks_of(seq->length));
     hr_progress(seq->cache->context);
+}
+
+static bool any_open(const hr_cache *cache)
+{
+    const hr_seq *s = cache->first_seq;
+    while (s && !s->step)
+        s = s->next;
+    return s || cache->fetching;
+}
+
+/* While a step is open the budget is its own: the next begin finds a level for the sequence. */
+static hr_status warm(hr_seq *seq)
+{
+    hr_cache *cache = seq->cache;
+    if (any_open(cache))
+        return HR_OK;
+    hr_status status = hr_residency_settle(cache);
+    if (status == HR_OK)
+        status = hr_fetch_warm(seq);
+    return status == HR_E_BUDGET ? HR_OK : status;
+}
+
+hr_status hr_residency_advise(hr_seq *seq, hr_advice advice)
+{
+    seq->advice = advice;
+    if (!hr_seq_tiered(seq))
+        return HR_OK;
+    if (advice == HR_ADVISE_PARK)
+        park(seq);
+    return advice == HR_ADVISE_WARM ? warm(seq) : HR_OK;
 }

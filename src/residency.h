@@ -18,7 +18,13 @@ void hr_residency_trim(hr_step *step, int32_t layer);
 /* What begin has reserved is free again. */
 void hr_residency_end(hr_step *step);
 
-/* Evicts all of a sequence that can be. */
-void hr_residency_park(hr_seq *seq);
+/* Takes the advice, and moves what it moves at once. HR_E_NO_MEMORY. */
+hr_status hr_residency_advise(hr_seq *seq, hr_advice advice);
+/* Evicts blocks [from, end) of a sequence that no step holds, as far as they can be. False: there
+ * is no room below. */
+bool hr_residency_evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end);
+/* Finds the level of all sequences while no step is open, and evicts what is above it; errors as
+ * of hr_residency_begin. */
+hr_status hr_residency_settle(hr_cache *cache);
 
 #endif

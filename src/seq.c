@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "src/fetch.h"
+
 static size_t keep_bytes(const hr_cache *cache)
 {
     return (size_t)cache->n_tiered * sizeof(int64_t);
@@ -56,6 +58,7 @@ void hr_seq_free(hr_seq *seq)
 {
     hr_cache *cache = seq->cache;
     struct hr_alloc *alloc = &cache->context->alloc;
+    hr_fetch_stop(cache);
     hr_seq_drop_blocks(seq, 0, hr_blocks_of(seq->length));
     unlink_seq(seq);
     hr_alloc_put(alloc, seq->table, table_bytes(seq, seq->capacity));
@@ -129,8 +132,8 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
         const struct hr_block *block = &pool->all[hr_seq_blocks(seq, l)[index]];
         const struct hr_geom *g = hr_cache_geom(seq->cache, l);
         size_t row_bytes = (size_t)g->dim * hr_dtype_bytes(g->dtype);
-        if (block->life.device != HR_LIFE_THERE)
-            continue;           /* below: the layer was not appended */
+        if (block->life.device != HR_LIFE_THERE || block->life.lower == HR_LIFE_COMING)
+            continue;           /* below, or on its way, clean: the layer was not appended */
         if (hr_seq_tiered(seq)) /* or the rows would come back from there */
             hr_lower_forget(&hr_cache_tiered(seq->cache, l)->lower, hr_seq_blocks(seq, l)[index]);
         for (int32_t h = 0; h < g->kv_heads; h++) {
@@ -138,6 +141,9 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
             unsigned char *values = page + hr_page_bytes(g) / 2;
             dev->ops->zero(dev, values + (size_t)from * row_bytes, (size_t)(to - from) * row_bytes);
         }
+        if (hr_seq_tiered(seq)) /* a write to disk comes behind it */
+            hr_cache_tiered(seq->cache, l)->lower.used_by[block->slot] =
+                hr_tickets_issue(&seq->cache->context->tier->tickets);
     }
 }
 
@@ -180,6 +186,7 @@ void hr_seq_cut(hr_seq *seq, int64_t length)
     int64_t old = seq->length, last = length / HR_BLOCK_TOKENS, fill = length % HR_BLOCK_TOKENS;
     if (length == old)
         return;
+    hr_fetch_stop(seq->cache);
     hr_seq_drop_blocks(seq, hr_blocks_of(length), hr_blocks_of(old));
     seq->length = length;
     bool same_block = fill > 0 && old <= (last + 1) * HR_BLOCK_TOKENS;

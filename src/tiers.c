@@ -44,6 +44,8 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
     if (hooks) {
         options.calls = hooks->calls;
         options.sim = hooks->sim;
+        options.open_io = hooks->open_io;
+        options.user = hooks->user;
         options.engine = hooks->sim ? HR_TIER_SIMULATED : options.engine;
     }
     if (status != HR_OK)
@@ -125,12 +127,13 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_
     hr_context *c = cache->context;
     struct hr_blocks *blocks = &cache->pools[pool];
     struct hr_tiered *t = &cache->tiered[pool];
-    const struct hr_geom *g = NULL;
     uint64_t layout = 0;
+    int32_t heads = 0; /* layers of a pool may differ in them */
     for (int32_t l = 0; l < cache->n_layers; l++) {
-        layout = hr_page_layout(layout, hr_cache_geom(cache, l));
-        if (hr_cache_pool_of(cache, l) == pool && !g)
-            g = hr_cache_geom(cache, l);
+        const struct hr_geom *g = hr_cache_geom(cache, l);
+        layout = hr_page_layout(layout, g);
+        if (hr_cache_pool_of(cache, l) == pool && g->kv_heads > heads)
+            heads = g->kv_heads;
     }
     blocks->slots.parts_limit = (uint32_t)share_of(cache, pool, device);
     t->slots = (int64_t)blocks->slots.parts_limit * blocks->slots.view.blocks_per_extent;
@@ -145,9 +148,8 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_
         .tier = c->tier,
         .blocks = blocks,
         .layout = layout,
-        .page_bytes = hr_page_bytes(g),
         .extents = share_of(cache, pool, disk) * blocks->slots.run,
-        .heads = c->dry ? 0 : g->kv_heads, /* pages that have checksums */
+        .heads = c->dry ? 0 : heads, /* a dry run has no checksums */
     };
     uint32_t wave_most, size = ring_size(cache, pool, t->slots, &wave_most);
     if (!hr_lower_init(&t->lower, &options))

@@ -76,6 +76,49 @@ def as_forecast(result):
     return all(a == b if whole else a >= b for a, b in pairs)
 
 
+def trace_problem(path, result):
+    """What is wrong with the trace of a run, or None."""
+    with open(path, encoding="utf-8") as f:
+        events = json.load(f)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for wanted in ("compute", "model", "waits", "disk read 1", "disk write 1"):
+        if wanted not in names.values():
+            return f"there is no track \"{wanted}\""
+    spans = [e for e in events if e["ph"] == "X"]
+    end = {}  # of each track, in ns: times have that many digits
+    for e in sorted(spans, key=lambda e: e["ts"]):
+        first, length = (round(e[key] * 1000) for key in ("ts", "dur"))
+        if e["tid"] not in names or first < end.get(e["tid"], 0) or length < 0:
+            return f"{e} has no track, or overlaps another"
+        end[e["tid"]] = first + length
+    # Writes may: the report waits for them.
+    calls = max(e["ts"] + e["dur"] for e in spans if e["name"] not in ("read", "write"))
+    if calls > result["wall_s"] * 1e6:
+        return "an event ends after the run"
+    for way in ("read", "write"):
+        moved = sum(e["args"]["bytes"] for e in spans if e["name"] == way)
+        if moved != result[f"disk_{way}_bytes"]:
+            return f"{moved} bytes in events \"{way}\", {result[f'disk_{way}_bytes']} in the report"
+    waited = sum(round(e["dur"] * 1000) for e in spans if e["name"] == "wait") / 1e9
+    if abs(waited - result["exposed_wait_s"]) > 1e-6:
+        return f"{waited} s of waits, {result['exposed_wait_s']} s in the report"
+    return None
+
+
+def check_trace(runner, resident, budget):
+    """With --trace: the same results, and a file that adds up."""
+    path = os.path.join(runner.folder, "trace.json")
+    got, error, _ = runner.run(budget + ["--trace", path])
+    if not got:
+        problem = error.strip()
+    elif essence(got) != essence(resident):
+        problem = "DIFFERENT"
+    else:
+        problem = trace_problem(path, got)
+    print(f"--trace: {problem or 'adds up'}")
+    return problem is None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("headrace")
@@ -123,6 +166,10 @@ def main():
             print(f"{name}: {got['logits_hash']} read {read / 1e6:.1f} MB, wrote "
                   f"{written / 1e6:.1f} MB{'' if same else '  DIFFERENT'}"
                   f"{'' if told else '  MISCOUNTED'}", flush=True)
+        runs += 1
+        bad += not check_trace(runner, resident, [
+            "--kv-ram", str(int(resident["kv_bytes"] / shares[-1])), "--kv-disk",
+            f"{folder}:{2 * resident['kv_bytes'] + (64 << 20)}"])
     print(f"{args.tokens} tokens: {runs - bad} of {runs} runs as the resident one")
     return 1 if bad else 0
 

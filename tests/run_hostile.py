@@ -132,7 +132,7 @@ def values(c, model, text):
 
 def outputs(c, model, text):
     usual = ["--model", model, "--text", text, "--tokens", "100"]
-    for option in ("json", "dump-tokens", "dump-logits"):
+    for option in ("json", "trace", "dump-tokens", "dump-logits"):
         if os.path.exists("/dev/full"):
             c.refused(f"disk full, --{option}", usual + [f"--{option}", "/dev/full"], "/dev/full",
                       "No space left")
@@ -141,7 +141,7 @@ def outputs(c, model, text):
     if os.path.exists("/dev/full"):
         with open("/dev/full", "wb") as full:
             c.refused("disk full, standard output", usual, "standard output", stdout=full)
-    for option in ("json", "dump-tokens", "dump-logits"):
+    for option in ("json", "trace", "dump-tokens", "dump-logits"):
         for name, victim in (("--model", model), ("--text", text)):
             with open(victim, "rb") as f:
                 before = f.read()
@@ -149,7 +149,7 @@ def outputs(c, model, text):
             with open(victim, "rb") as f:
                 c.note(f"{name} is untouched by --{option}", f.read() == before, 0, "")
     twice = os.path.join(c.folder, "twice")
-    for option in ("text", "json", "dump-tokens", "dump-logits"):
+    for option in ("text", "json", "trace", "dump-tokens", "dump-logits"):
         c.refused(f"- as a name, --{option}", usual + [f"--{option}", "-"], "/dev/stdin")
     c.refused("one file for two outputs", usual + ["--json", twice, "--dump-logits", twice], twice)
     c.refused("an empty path", usual + ["--json", ""], "json", "empty")

@@ -8,7 +8,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { DOCTOR_TEXT_BYTES = 320, DOCTOR_VALUES_MAX = 6, DOCTOR_CHECKS = 8 };
+#include <headrace/headrace.h>
+
+enum { DOCTOR_TEXT_BYTES = 320, DOCTOR_VALUES_MAX = 10, DOCTOR_CHECKS = 8, DOCTOR_DISKS = 16 };
 
 /* No limit, or an amount that the system does not tell. */
 #define DOCTOR_UNKNOWN UINT64_MAX
@@ -57,6 +59,17 @@ struct doctor_facts {
     struct doctor_uring uring;
 };
 
+/* A directory that was measured. */
+struct doctor_disk {
+    const char *path;
+    uint64_t free_bytes;
+    uint64_t measured_bytes; /* of the file that was written and read */
+    char file_system[32];
+    hr_status status; /* of hr_disk_measure */
+    hr_disk_rates rates;
+    char error[256]; /* its sentence, or "" */
+};
+
 /* Reads what files tell; `root` stands before /proc and /sys ("" outside tests). */
 void doctor_facts_read(const char *root, struct doctor_facts *facts);
 
@@ -67,6 +80,9 @@ void doctor_facts_probe(struct doctor_facts *facts);
 void doctor_cgroup_read(const char *root, struct doctor_facts *facts);
 
 void doctor_uring_probe(struct doctor_uring *uring);
+
+/* Writes a file in the directory and reads it back. */
+void doctor_disk_probe(const char *root, const char *path, struct doctor_disk *disk);
 
 /* Reads a file below root into text[size], always terminated; false when it cannot. */
 bool doctor_read_text(const char *root, const char *path, char *text, size_t size);
@@ -97,17 +113,23 @@ void doctor_judge(const struct doctor_facts *facts, struct doctor_finding findin
 /* The io_uring finding (the case with the most reasons). */
 void doctor_judge_uring(const struct doctor_uring *uring, struct doctor_finding *finding);
 
+/* One directory. */
+void doctor_judge_disk(const struct doctor_disk *disk, struct doctor_finding *finding);
+
 /* Used by the judges to fill a finding. */
 void doctor_say(struct doctor_finding *f, enum doctor_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void doctor_fix(struct doctor_finding *f, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void doctor_add_number(struct doctor_finding *f, const char *name, double number, bool known);
 void doctor_add_text(struct doctor_finding *f, const char *name, const char *text);
 
 /* Print the findings; return the worst verdict, or -1 when `out` could not be written. */
-int doctor_print_text(const struct doctor_finding findings[DOCTOR_CHECKS], FILE *out);
-int doctor_print_json(const struct doctor_finding findings[DOCTOR_CHECKS], FILE *out);
+int doctor_print_text(const struct doctor_finding *findings, int count, FILE *out);
+int doctor_print_json(const struct doctor_finding *findings, int count, FILE *out);
 
-/* headrace doctor [--json] [--root DIR]. Returns the exit status: 0 unless a check failed. */
+/* headrace doctor [--json] [--dir DIR] [--root DIR]. Returns the exit status: 0 unless a check
+ * failed. */
 int hr_tool_doctor(int argc, char **argv);
 
 #endif

@@ -17,10 +17,7 @@ void doctor_say(struct doctor_finding *f, enum doctor_verdict verdict, const cha
     f->verdict = verdict;
 }
 
-static void fix(struct doctor_finding *f, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void fix(struct doctor_finding *f, const char *format, ...)
+void doctor_fix(struct doctor_finding *f, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -87,7 +84,8 @@ static void judge_cpu(const struct doctor_facts *m, struct doctor_finding *f)
     f->check = "cpu";
     doctor_say(f, has_avx2(m) ? DOCTOR_OK : DOCTOR_WARN, "%s: %s", model, best_level(m).text);
     if (!has_avx2(m))
-        fix(f, "use an x86-64 CPU of 2013 or later; in a virtual machine pass the host's CPU model "
+        doctor_fix(
+            f, "use an x86-64 CPU of 2013 or later; in a virtual machine pass the host's CPU model "
                "through");
     doctor_add_text(f, "model", m->cpu_model);
     doctor_add_text(f, "best_level", best_level(m).name);
@@ -100,17 +98,17 @@ static void judge_kernel(const struct doctor_facts *m, struct doctor_finding *f)
     f->check = "kernel";
     if (!m->kernel[0]) {
         doctor_say(f, DOCTOR_FAIL, "no context could be opened: %s", m->kernel_error);
-        fix(f, m->kernel_forced[0] ? "unset HEADRACE_CAPS, or set it to a level this CPU has"
-                                   : "remove the cause that the sentence names");
+        doctor_fix(f, m->kernel_forced[0] ? "unset HEADRACE_CAPS, or set it to a level this CPU has"
+                                          : "remove the cause that the sentence names");
     } else if (strcmp(m->kernel, best) == 0) {
         doctor_say(f, DOCTOR_OK, "%s, the best level for this CPU", m->kernel);
     } else if (m->kernel_forced[0]) {
         doctor_say(f, DOCTOR_WARN, "%s, forced by HEADRACE_CAPS; this CPU could use %s", m->kernel,
                    best);
-        fix(f, "unset HEADRACE_CAPS");
+        doctor_fix(f, "unset HEADRACE_CAPS");
     } else {
         doctor_say(f, DOCTOR_WARN, "%s, though the CPU lists what %s needs", m->kernel, best);
-        fix(f, "update the kernel or hypervisor: it does not save the wider registers");
+        doctor_fix(f, "update the kernel or hypervisor: it does not save the wider registers");
     }
     doctor_add_text(f, "level", m->kernel);
     doctor_add_text(f, "forced", m->kernel_forced);
@@ -130,10 +128,11 @@ static void judge_cores(const struct doctor_facts *m, struct doctor_finding *f)
                usable, m->cores_affinity, quota, m->threads);
     if (m->threads > usable) {
         f->verdict = DOCTOR_WARN;
-        fix(f, "run with --threads %d: more threads than the quota are stopped in turn", usable);
+        doctor_fix(f, "run with --threads %d: more threads than the quota are stopped in turn",
+                   usable);
     } else if (limited && m->cores_quota < usable) {
         f->verdict = DOCTOR_WARN;
-        fix(f, "make the quota a whole number of cores (docker: --cpus %d)", usable);
+        doctor_fix(f, "make the quota a whole number of cores (docker: --cpus %d)", usable);
     }
     doctor_add_number(f, "usable", usable, true);
     doctor_add_number(f, "affinity", m->cores_affinity, true);
@@ -153,7 +152,7 @@ static void judge_numa(const struct doctor_facts *m, struct doctor_finding *f)
                    "%d nodes: K/V lie where they are first written, and the "
                    "threads of other nodes read them at the speed of the link",
                    m->numa_nodes);
-        fix(f, "numactl --cpunodebind=0 --membind=0 headrace ...");
+        doctor_fix(f, "numactl --cpunodebind=0 --membind=0 headrace ...");
     }
     doctor_add_number(f, "nodes", m->numa_nodes, m->numa_nodes > 0);
 }
@@ -171,7 +170,7 @@ static void judge_memory(const struct doctor_facts *m, struct doctor_finding *f)
                  (double)m->cgroup_limit_bytes / GIB);
     if (usable == DOCTOR_UNKNOWN) {
         doctor_say(f, DOCTOR_WARN, "unknown: /proc/meminfo cannot be read");
-        fix(f, "mount /proc, or set the K/V budget yourself");
+        doctor_fix(f, "mount /proc, or set the K/V budget yourself");
     } else {
         double bytes = (double)usable;
         doctor_say(f,
@@ -180,10 +179,10 @@ static void judge_memory(const struct doctor_facts *m, struct doctor_finding *f)
                                  : DOCTOR_OK,
                    "%.2f GiB usable, %s", bytes / GIB, limit);
         if (bytes < low)
-            fix(f, "%s (a model of 135M parameters with 8,192 tokens needs about 2 GiB)",
-                m->cgroup_left_bytes <= m->memory_available_bytes
-                    ? "raise the cgroup's memory limit (docker: --memory)"
-                    : "end other programs or add memory");
+            doctor_fix(f, "%s (a model of 135M parameters with 8,192 tokens needs about 2 GiB)",
+                       m->cgroup_left_bytes <= m->memory_available_bytes
+                           ? "raise the cgroup's memory limit (docker: --memory)"
+                           : "end other programs or add memory");
     }
     add_bytes(f, "usable_bytes", usable);
     add_bytes(f, "total_bytes", m->memory_bytes);
@@ -201,7 +200,7 @@ static void judge_memlock(const struct doctor_facts *m, struct doctor_finding *f
     } else {
         doctor_say(f, DOCTOR_WARN, "%.2f MiB may be locked, too little for registered I/O buffers",
                    (double)m->memlock_bytes / MIB);
-        fix(f, "ulimit -l unlimited (docker: --ulimit memlock=-1)");
+        doctor_fix(f, "ulimit -l unlimited (docker: --ulimit memlock=-1)");
     }
     add_bytes(f, "limit_bytes", m->memlock_bytes);
 }
@@ -219,7 +218,7 @@ static void judge_hugepages(const struct doctor_facts *m, struct doctor_finding 
         doctor_say(f, strcmp(m->thp, "never") ? DOCTOR_OK : DOCTOR_WARN,
                    "transparent hugepages: %s%s", m->thp, reserved);
     if (f->verdict != DOCTOR_OK)
-        fix(f, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+        doctor_fix(f, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
     doctor_add_text(f, "transparent", m->thp);
     doctor_add_number(f, "reserved_free", (double)m->hugepages_free, m->hugepages_free >= 0);
     add_bytes(f, "page_bytes", m->hugepage_bytes);

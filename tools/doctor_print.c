@@ -6,10 +6,10 @@
 
 static const char *const verdict_names[] = {"ok", "warn", "fail"};
 
-static enum doctor_verdict worst_of(const struct doctor_finding *findings)
+static enum doctor_verdict worst_of(const struct doctor_finding *findings, int n)
 {
     enum doctor_verdict worst = DOCTOR_OK;
-    for (int i = 0; i < DOCTOR_CHECKS; i++)
+    for (int i = 0; i < n; i++)
         if (findings[i].verdict > worst)
             worst = findings[i].verdict;
     return worst;
@@ -20,16 +20,16 @@ static int written(FILE *out, int worst)
     return fflush(out) != 0 || ferror(out) ? -1 : worst;
 }
 
-int doctor_print_text(const struct doctor_finding findings[DOCTOR_CHECKS], FILE *out)
+int doctor_print_text(const struct doctor_finding *findings, int n, FILE *out)
 {
     int count[3] = {0, 0, 0};
-    for (int i = 0; i < DOCTOR_CHECKS; i++) {
+    for (int i = 0; i < n; i++) {
         const struct doctor_finding *f = &findings[i];
         fprintf(out, "%-5s %-10s %s", verdict_names[f->verdict], f->check, f->text);
         fprintf(out, f->fix[0] ? "; fix: %s\n" : "%s\n", f->fix);
         count[f->verdict]++;
     }
-    enum doctor_verdict worst = worst_of(findings);
+    enum doctor_verdict worst = worst_of(findings, n);
     fprintf(out, "%-5s %-10s %d ok, %d warn, %d fail\n", verdict_names[worst], "machine", count[0],
             count[1], count[2]);
     return written(out, (int)worst);
@@ -61,14 +61,14 @@ static void print_finding(struct json *json, const struct doctor_finding *f)
     json_close(json, '}');
 }
 
-int doctor_print_json(const struct doctor_finding findings[DOCTOR_CHECKS], FILE *out)
+int doctor_print_json(const struct doctor_finding *findings, int n, FILE *out)
 {
     struct json json = {.out = out};
-    enum doctor_verdict worst = worst_of(findings);
+    enum doctor_verdict worst = worst_of(findings, n);
     json_open(&json, NULL, '{');
     json_text(&json, "verdict", verdict_names[worst]);
     json_open(&json, "checks", '[');
-    for (int i = 0; i < DOCTOR_CHECKS; i++)
+    for (int i = 0; i < n; i++)
         print_finding(&json, &findings[i]);
     json_close(&json, ']');
     json_close(&json, '}');

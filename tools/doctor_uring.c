@@ -53,8 +53,8 @@ static void explain(const struct doctor_uring *u, const char *call, int error,
         why = "its rings exceed the memlock limit or the memory left";
         fix = "raise the memlock limit (ulimit -l)";
     }
-    doctor_say(f, DOCTOR_WARN, "not usable: %s: %s (this version reads no disk: nothing is lost)",
-               call, why);
+    doctor_say(f, DOCTOR_WARN, "not usable: %s: %s (threads read and write files instead)", call,
+               why);
     snprintf(f->fix, sizeof(f->fix), "%s", fix);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `headrace` program: one word chooses the tool. */
+#include "tools/bench.h"
 #include "tools/doctor.h"
 #include "tools/run.h"
 
@@ -12,7 +13,8 @@ static const char usage_text[] =
     "usage: headrace TOOL [options]\n"
     "\n"
     "  run      read a document with a model: perplexity, questions, continuation\n"
-    "  explain  what run with the same options would need and move, without running it\n"
+    "  explain  what run with the same options would need and move, and how long it takes\n"
+    "  bench    time attention with K/V in memory and partly on disk, without a model\n"
     "  doctor   look at this machine: what headrace will use, and what to fix\n"
     "\n"
     "headrace TOOL --help says more; headrace --version gives the version.\n";
@@ -30,6 +32,8 @@ int main(int argc, char **argv)
         return hr_tool_run(argc - 1, argv + 1);
     if (strcmp(tool, "explain") == 0)
         return hr_tool_explain(argc - 1, argv + 1);
+    if (strcmp(tool, "bench") == 0)
+        return hr_tool_bench(argc - 1, argv + 1);
     if (strcmp(tool, "doctor") == 0)
         return hr_tool_doctor(argc - 1, argv + 1);
     if (strcmp(tool, "--version") == 0)

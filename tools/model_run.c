@@ -16,6 +16,7 @@ struct model_run {
     struct model_rows rows;
     int64_t rows_max, rows_min;
     struct model_run_times times;
+    struct run_trace *trace;
 };
 
 static int64_t now_ns(void)
@@ -53,6 +54,8 @@ static bool open_cache(struct model_run *run, const struct model_run_options *op
     open.disks = options->disks;
     open.n_disks = options->n_disks;
     open.io = options->io;
+    open.trace = options->trace ? run_trace_event : NULL;
+    open.trace_user = options->trace;
     if (!check(run, hr_open(&open, &run->context), "hr_open", error))
         return false;
     hr_layer_options *layers = model_run_layers(d, options->kv_dtype);
@@ -79,7 +82,8 @@ struct model_run *model_run_create(const struct model *model, struct gemm *gemm,
         snprintf(error, GGUF_ERROR_BYTES, "out of memory");
         return NULL;
     }
-    *run = (struct model_run){.model = model, .gemm = gemm, .rows_max = options->rows};
+    *run = (struct model_run){
+        .model = model, .gemm = gemm, .rows_max = options->rows, .trace = options->trace};
     if (model_rows_create(&run->rows, model, gemm, options->rows, error) &&
         open_cache(run, options, error))
         return run;
@@ -118,7 +122,10 @@ static void product(struct model_run *run, const float *x, int64_t x_stride, int
 {
     int64_t start = now_ns();
     gemm_run(run->gemm, x, x_stride, rows, parts, n_parts);
-    run->times.gemm_ns += now_ns() - start;
+    int64_t end = now_ns();
+    run->times.gemm_ns += end - start;
+    if (run->trace)
+        run_trace_product(run->trace, start, end);
 }
 
 static bool attention(struct model_run *run, int layer, char *error)
@@ -192,6 +199,42 @@ bool model_run_step(struct model_run *run, hr_seq *const *seqs, const int64_t *n
     }
     model_rows_norm(r, run->model->out_norm, true);
     return check(run, hr_step_commit(run->step, NULL), "hr_step_commit", error);
+}
+
+static bool store_rows(struct model_run *run, hr_seq *seq, int64_t n, char *error)
+{
+    static const int64_t none[1];
+    const struct model_rows *r = &run->rows;
+    hr_batch batch = {.struct_size = sizeof(batch), .n_seqs = 1, .seqs = &seq, .n_new = &n};
+    hr_append_args append = {.struct_size = sizeof(append), .dtype = HR_FP32};
+    batch.n_query = none;
+    append.k = append.v = r->normed;
+    append.k_stride_token = append.v_stride_token = r->width;
+    bool ok = check(run, hr_step_begin(run->step, &batch), "hr_step_begin", error);
+    for (int i = 0; ok && i < run->model->dims.layers; i++)
+        ok = check(run, hr_step_append(run->step, i, &append), "hr_step_append", error);
+    if (ok)
+        return check(run, hr_step_commit(run->step, NULL), "hr_step_commit", error);
+    hr_step_abort(run->step);
+    return false;
+}
+
+bool model_run_store(struct model_run *run, hr_seq *seq, int64_t n, char *error)
+{
+    /* A token's K and V may be longer than a row: they then reach into the rows behind it. */
+    const struct model_rows *r = &run->rows;
+    int64_t kv_width = (int64_t)run->model->dims.kv_heads * run->model->dims.head;
+    int64_t most = (r->n * r->width - kv_width) / r->width + 1;
+    for (int64_t some; n > 0; n -= some) {
+        some = n < most ? n : most;
+        if (some < 1) {
+            snprintf(error, GGUF_ERROR_BYTES, "the last step had too few rows");
+            return false;
+        }
+        if (!store_rows(run, seq, some, error))
+            return false;
+    }
+    return true;
 }
 
 void model_run_logits(struct model_run *run, int64_t first, int64_t rows, float *out)

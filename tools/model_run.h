@@ -4,6 +4,7 @@
 #define HEADRACE_TOOLS_MODEL_RUN_H
 
 #include "tools/model.h"
+#include "tools/run_trace.h"
 
 #include <headrace/headrace.h>
 
@@ -17,6 +18,7 @@ struct model_run_options {
     const hr_disk *disks;
     int32_t n_disks;
     const char *io;
+    struct run_trace *trace; /* or NULL */
 };
 
 /* Wall time so far. */
@@ -41,6 +43,10 @@ hr_seq *model_run_fork(struct model_run *run, hr_seq *parent, char *error);
  * states, which stay until the next step. */
 bool model_run_step(struct model_run *run, hr_seq *const *seqs, const int64_t *n, int32_t n_seqs,
                     const int32_t *tokens, char *error);
+
+/* Appends `n` tokens without computing them: K and V are made up from the last step's states. What
+ * comes behind costs what it would behind a text. */
+bool model_run_store(struct model_run *run, hr_seq *seq, int64_t n, char *error);
 
 /* Logits of the last step's rows [first, first + rows) -> out[padded rows][gemm_stride(vocab)]. */
 void model_run_logits(struct model_run *run, int64_t first, int64_t rows, float *out);

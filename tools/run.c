@@ -58,10 +58,11 @@ static bool same_file(const char *a, const char *b)
 static bool check_outputs(struct run *run)
 {
     const struct run_options *o = &run->options;
-    const char *const files[] = {o->model, o->text, o->json, o->dump_tokens, o->dump_logits};
-    static const char *const names[] = {"--model", "--text", "--json", "--dump-tokens",
-                                        "--dump-logits"};
-    for (int out = 2; out < 5; out++)
+    const char *const files[] = {o->model, o->text,        o->json,
+                                 o->trace, o->dump_tokens, o->dump_logits};
+    static const char *const names[] = {"--model", "--text",        "--json",
+                                        "--trace", "--dump-tokens", "--dump-logits"};
+    for (int out = 2; out < 6; out++)
         for (int other = 0; other < out; other++)
             if (same_file(files[other], files[out]))
                 return run_fail(run, "%.300s: is the file of both %s and %s; give %s another",
@@ -75,6 +76,24 @@ static FILE *open_output(struct run *run, const char *path)
     if (!out)
         run_fail(run, "%.300s: cannot be written: %s", path, strerror(errno));
     return out;
+}
+
+static bool open_trace(struct run *run)
+{
+    FILE *out = open_output(run, run->options.trace);
+    if (out && !(run->trace = run_trace_open(out, run->start_ns)))
+        return run_fail(run, "out of memory");
+    return out != NULL;
+}
+
+/* Also of a run that failed: it shows how far it came. */
+static bool close_trace(struct run *run, bool ok)
+{
+    int error = run_trace_end(run->trace);
+    if (!ok || error == 0)
+        return ok;
+    return run_fail(run, "%.300s: write failed: %s; free space or choose another --trace file",
+                    run->options.trace, strerror(error));
 }
 
 bool run_close_output(struct run *run, FILE **file, const char *path, const char *advice)
@@ -197,6 +216,7 @@ static bool open_forward(struct run *run)
     options.disks = o->n_disks ? o->disks : NULL;
     options.n_disks = o->n_disks;
     options.io = o->io;
+    options.trace = run->trace;
     run->forward = model_run_create(run->model, run->gemm, &options, run->error);
     size_t bytes = (size_t)gemm_padded_rows(RUN_LOGIT_ROWS) *
                    (size_t)gemm_stride(run->model->dims.vocab) * sizeof(float);
@@ -217,6 +237,7 @@ bool run_prepare(struct run *run)
     const struct run_options *o = &run->options;
     /* Outputs first: an hour of work must not end in "permission denied". */
     if (!check_outputs(run) || (o->json && !(run->json = open_output(run, o->json))) ||
+        (o->trace && !open_trace(run)) ||
         (o->dump_logits && !(run->logits_dump = open_output(run, o->dump_logits))))
         return false;
     return load_model(run) && run_read_document(run) && dump_tokens(run) &&
@@ -250,6 +271,7 @@ void run_close(struct run *run)
     if (run->logits_dump)
         fclose(run->logits_dump);
     model_run_destroy(run->forward);
+    run_trace_free(run->trace); /* destroying may still bring events */
     model_close(run->model);
     gemm_destroy(run->gemm);
     gemm_pool_destroy(run->pool);
@@ -279,6 +301,7 @@ int hr_tool_run(int argc, char **argv)
     run.wall_ns = run_now_ns() - run.start_ns;
     run.peak_rss_bytes = peak_rss_bytes();
     ok = ok && (!run.options.compare || run_compare(&run)) && report(&run);
+    ok = close_trace(&run, ok);
     if (!ok)
         fprintf(stderr, "headrace run: %s\n", run.error);
     ok = ok && (!run.options.compare || run.identical);

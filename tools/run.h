@@ -10,6 +10,7 @@
 #define HEADRACE_TOOLS_RUN_H
 
 #include "tools/model_run.h"
+#include "tools/run_trace.h"
 #include "tools/tokenizer.h"
 
 #include <stdio.h>
@@ -33,7 +34,7 @@ struct run_branch {
 enum { RUN_DISKS = 16 };
 
 struct run_options {
-    const char *model, *text, *json, *dump_tokens, *dump_logits;
+    const char *model, *text, *json, *trace, *dump_tokens, *dump_logits;
     int64_t tokens; /* 0: all */
     int64_t chunk;
     int64_t generate; /* -1: not given */
@@ -41,6 +42,7 @@ struct run_options {
     int32_t threads; /* 0: one a core */
     hr_dtype kv_dtype;
     bool beyond_context, progress, compare;
+    bool no_measure;          /* of explain */
     uint64_t kv_ram;          /* 0: as the library takes */
     hr_disk disks[RUN_DISKS]; /* paths are owned */
     int32_t n_disks;
@@ -67,6 +69,7 @@ struct run {
     struct model *model;
     struct model_run *forward;
     FILE *json, *logits_dump;
+    struct run_trace *trace; /* or NULL */
     struct tokens document;  /* cut to options.tokens */
     int64_t text_tokens;     /* before the cut */
     hr_seq *seq;             /* of the document */
@@ -115,9 +118,21 @@ bool run_branches(struct run *run);
  * another path of the kernels, with other bits. */
 int64_t run_step_rows(const struct run_options *options, int64_t least, int64_t left);
 
+/* A step that was planned. */
+struct run_planned {
+    enum { RUN_PLANNED_DOCUMENT, RUN_PLANNED_BRANCH, RUN_PLANNED_DECODE } kind;
+    int64_t rows;
+    double pairs; /* of a row and a key that it sees, in one layer's query head */
+    uint64_t read_bytes, write_bytes;
+};
+typedef void run_planned_fn(void *user, const struct run_planned *step);
+
 /* Plans all steps of the run. False: it would fail, with error[GGUF_ERROR_BYTES]. */
 bool run_forecast(const struct run *run, const struct model_dims *dims, struct run_forecast *f,
                   char *error);
+/* The same; `each` sees every step. */
+bool run_forecast_steps(const struct run *run, const struct model_dims *dims, run_planned_fn *each,
+                        void *user, char *error);
 /* The least --kv-ram that would do, where `most` does. */
 uint64_t run_least_ram(const struct run *run, const struct model_dims *dims, uint64_t most);
 

@@ -34,7 +34,7 @@ bool run_compare(struct run *run)
 {
     struct run again = {.start_ns = run_now_ns(), .options = run->options};
     struct run_options *o = &again.options;
-    o->json = o->dump_tokens = o->dump_logits = o->io = NULL;
+    o->json = o->trace = o->dump_tokens = o->dump_logits = o->io = NULL;
     o->compare = false;
     o->kv_ram = 0;
     o->n_disks = 0;

@@ -14,7 +14,11 @@ struct dry {
     hr_step *step;
     hr_seq *seq;
     hr_seq *forks[RUN_BATCH];
-    int64_t least; /* tokens of a step that takes the tile path */
+    int64_t least;        /* tokens of a step that takes the tile path */
+    run_planned_fn *each; /* or NULL */
+    void *user;
+    struct run_planned planned;       /* the step that is being planned */
+    uint64_t read_bytes, write_bytes; /* before it */
     bool no_memory;
 };
 
@@ -65,6 +69,30 @@ static void close_dry(struct dry *d)
     hr_close(&d->context);
 }
 
+/* Pairs of rows and keys of a step. */
+static double pairs_of(hr_seq *const *seqs, const int64_t *n, int32_t n_seqs)
+{
+    double pairs = 0;
+    for (int32_t i = 0; i < n_seqs; i++)
+        pairs += (double)n[i] * ((double)hr_seq_length(seqs[i]) + (double)(n[i] + 1) / 2);
+    return pairs;
+}
+
+/* Tells of the step; what is still being written counts as the next one's. */
+static void tell(struct dry *d, const int64_t *n, int32_t n_seqs)
+{
+    hr_stats stats = {.struct_size = sizeof(stats)};
+    hr_context_stats(d->context, &stats);
+    d->planned.rows = 0;
+    for (int32_t i = 0; i < n_seqs; i++)
+        d->planned.rows += n[i];
+    d->planned.read_bytes = stats.disk_read_bytes - d->read_bytes;
+    d->planned.write_bytes = stats.disk_write_bytes - d->write_bytes;
+    d->read_bytes = stats.disk_read_bytes;
+    d->write_bytes = stats.disk_write_bytes;
+    d->each(d->user, &d->planned);
+}
+
 /* One step, as model_run_step takes it. */
 static bool dry_step(struct dry *d, hr_seq *const *seqs, const int64_t *n, int32_t n_seqs,
                      int32_t layers)
@@ -78,11 +106,15 @@ static bool dry_step(struct dry *d, hr_seq *const *seqs, const int64_t *n, int32
                              .out_dtype = HR_FP32,
                              .q = nothing,
                              .out = nothing};
+    d->planned.pairs = pairs_of(seqs, n, n_seqs);
     bool ok = hr_step_begin(d->step, &batch) == HR_OK;
     for (int32_t l = 0; ok && l < layers; l++)
         ok = hr_step_append(d->step, l, &append) == HR_OK &&
              hr_step_attend(d->step, l, &attend) == HR_OK;
-    return ok && hr_step_commit(d->step, NULL) == HR_OK;
+    ok = ok && hr_step_commit(d->step, NULL) == HR_OK;
+    if (ok && d->each)
+        tell(d, n, n_seqs);
+    return ok;
 }
 
 /* As run_prefill. */
@@ -100,12 +132,14 @@ static bool dry_prefill(struct dry *d, hr_seq *seq, int64_t n, int32_t layers)
 static bool dry_group(struct dry *d, const struct run_branch *branches, int32_t n, int32_t layers)
 {
     int64_t ones[RUN_BATCH];
+    d->planned.kind = RUN_PLANNED_BRANCH;
     for (int32_t i = 0; i < n; i++) {
         ones[i] = 1;
         if (hr_seq_fork(d->seq, hr_seq_length(d->seq), &d->forks[i]) != HR_OK ||
             !dry_prefill(d, d->forks[i], (int64_t)branches[i].input.n, layers))
             return false;
     }
+    d->planned.kind = RUN_PLANNED_DECODE;
     for (int64_t t = 1; t < d->options->generate; t++)
         if (!dry_step(d, d->forks, ones, n, layers))
             return false;
@@ -117,11 +151,18 @@ static bool dry_group(struct dry *d, const struct run_branch *branches, int32_t 
 static bool dry_run(struct dry *d, const struct run *run, int32_t layers)
 {
     const struct run_options *o = &run->options;
+    d->planned.kind = RUN_PLANNED_DOCUMENT;
     bool ok = dry_prefill(d, d->seq, (int64_t)run->document.n, layers);
     for (int32_t i = 0; ok && i < o->n_branches; i += RUN_BATCH)
         ok = dry_group(d, o->branches + i,
                        o->n_branches - i < RUN_BATCH ? o->n_branches - i : RUN_BATCH, layers);
     return ok;
+}
+
+static void note_error(const struct dry *d, char *error)
+{
+    snprintf(error, GGUF_ERROR_BYTES, "%.400s",
+             d->no_memory ? "out of memory" : hr_error_text(d->context));
 }
 
 static bool try_budget(const struct run *run, const struct model_dims *dims, uint64_t kv_ram,
@@ -131,8 +172,7 @@ static bool try_budget(const struct run *run, const struct model_dims *dims, uin
     hr_stats stats = {.struct_size = sizeof(stats)};
     bool ok = open_dry(&d, run, dims, kv_ram) && dry_run(&d, run, dims->layers);
     if (!ok && error)
-        snprintf(error, GGUF_ERROR_BYTES, "%.400s",
-                 d.no_memory ? "out of memory" : hr_error_text(d.context));
+        note_error(&d, error);
     if (ok)
         hr_poll(d.context, INT64_MAX); /* what is being written counts too */
     if (ok && hr_context_stats(d.context, &stats) == HR_OK)
@@ -149,6 +189,17 @@ bool run_forecast(const struct run *run, const struct model_dims *dims, struct r
                   char *error)
 {
     return try_budget(run, dims, run->options.kv_ram, f, error);
+}
+
+bool run_forecast_steps(const struct run *run, const struct model_dims *dims, run_planned_fn *each,
+                        void *user, char *error)
+{
+    struct dry d = {.each = each, .user = user};
+    bool ok = open_dry(&d, run, dims, run->options.kv_ram) && dry_run(&d, run, dims->layers);
+    if (!ok)
+        note_error(&d, error);
+    close_dry(&d);
+    return ok;
 }
 
 uint64_t run_least_ram(const struct run *run, const struct model_dims *dims, uint64_t most)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/args.h"
 #include "tools/run.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +31,13 @@ static const char usage_text[] =
     "  --io uring|threads     how files are read and written (default: io_uring if it works)\n"
     "  --compare              do all again with K and V in memory, and say if it was identical\n"
     "  --json FILE            write the results to FILE\n"
+    "  --trace FILE           write what ran when (compute, disk, waits), for ui.perfetto.dev\n"
     "  --dump-tokens FILE     write the document's token ids, one a line\n"
     "  --dump-logits FILE     write the fp32 logits of every document token, row by row;\n"
     "                         logits_hash is the XXH3-64 of this file\n"
     "  --progress             show progress even when stderr is no terminal\n"
     "  --debug-wave-blocks N  cut attention into waves of N blocks; changes no bit\n"
+    "  --no-measure           explain only: time nothing, predict no times\n"
     "\n"
     "HEADRACE_CAPS=portable|avx2|avx512bf16|amx forces the attention kernels' level.\n";
 
@@ -57,10 +59,12 @@ enum option_id {
     OPT_IO,
     OPT_COMPARE,
     OPT_JSON,
+    OPT_TRACE,
     OPT_DUMP_TOKENS,
     OPT_DUMP_LOGITS,
     OPT_PROGRESS,
     OPT_WAVE_BLOCKS,
+    OPT_NO_MEASURE,
     OPT_HELP,
 };
 
@@ -80,10 +84,12 @@ static const struct option long_options[] = {
     {"io", required_argument, NULL, OPT_IO},
     {"compare", no_argument, NULL, OPT_COMPARE},
     {"json", required_argument, NULL, OPT_JSON},
+    {"trace", required_argument, NULL, OPT_TRACE},
     {"dump-tokens", required_argument, NULL, OPT_DUMP_TOKENS},
     {"dump-logits", required_argument, NULL, OPT_DUMP_LOGITS},
     {"progress", no_argument, NULL, OPT_PROGRESS},
     {"debug-wave-blocks", required_argument, NULL, OPT_WAVE_BLOCKS},
+    {"no-measure", no_argument, NULL, OPT_NO_MEASURE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -97,56 +103,6 @@ static bool bad(const char *subject, const char *what)
 {
     fprintf(stderr, "headrace run: %.80s %s\n", subject, what);
     return false;
-}
-
-static bool number(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
-{
-    char *end;
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    *value = v;
-    if (*text != '\0' && *end == '\0' && errno == 0 && v >= low && v <= high)
-        return true;
-    fprintf(stderr, "headrace run: --%s is \"%.80s\"; a number from %lld to %lld is wanted\n", name,
-            text, (long long)low, (long long)high);
-    return false;
-}
-
-/* Bytes, as 1048576, 512K, 500M, 2G or 1T (powers of 1024). */
-static bool byte_count(const char *name, const char *text, uint64_t *bytes)
-{
-    static const char suffixes[] = "KMGT";
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    const char *suffix = *end ? strchr(suffixes, *end) : NULL;
-    int shift = suffix ? 10 * (int)(suffix - suffixes + 1) : 0;
-    if (*text >= '0' && *text <= '9' && errno == 0 && end[suffix ? 1 : 0] == '\0' && n > 0 &&
-        n <= (UINT64_MAX >> 8) >> shift) {
-        *bytes = (uint64_t)n << shift;
-        return true;
-    }
-    fprintf(stderr, "headrace run: --%s is \"%.80s\"; bytes are wanted, as 1048576, 500M or 2G\n",
-            name, text);
-    return false;
-}
-
-static bool add_disk(struct run_options *o, const char *text)
-{
-    const char *colon = strrchr(text, ':');
-    if (!colon || colon == text)
-        return bad("--kv-disk", "wants DIR:BYTES, as /var/tmp:4G");
-    if (o->n_disks == RUN_DISKS)
-        return bad("--kv-disk", "is given too often");
-    hr_disk *disk = &o->disks[o->n_disks];
-    if (!byte_count("kv-disk", colon + 1, &disk->bytes))
-        return false;
-    char *path = strndup(text, (size_t)(colon - text));
-    if (!path)
-        return bad("--kv-disk", "cannot be kept: out of memory");
-    disk->path = path;
-    o->n_disks++;
-    return true;
 }
 
 static bool kv_dtype(const char *text, hr_dtype *dtype)
@@ -178,15 +134,15 @@ static bool numeric(int id, const char *text, struct run_options *o)
     int64_t threads = 0;
     switch (id) {
     case OPT_TOKENS:
-        return number("tokens", text, 1, (int64_t)1 << 40, &o->tokens);
+        return args_number("run", "tokens", text, 1, (int64_t)1 << 40, &o->tokens);
     case OPT_GENERATE:
-        return number("generate", text, 0, (int64_t)1 << 30, &o->generate);
+        return args_number("run", "generate", text, 0, (int64_t)1 << 30, &o->generate);
     case OPT_CHUNK:
-        return number("chunk", text, 1, 1 << 16, &o->chunk);
+        return args_number("run", "chunk", text, 1, 1 << 16, &o->chunk);
     case OPT_WAVE_BLOCKS:
-        return number("debug-wave-blocks", text, 0, (int64_t)1 << 40, &o->wave_blocks);
+        return args_number("run", "debug-wave-blocks", text, 0, (int64_t)1 << 40, &o->wave_blocks);
     default:
-        if (!number("threads", text, 1, 256, &threads))
+        if (!args_number("run", "threads", text, 1, 256, &threads))
             return false;
         o->threads = (int32_t)threads;
         return true;
@@ -212,18 +168,24 @@ static bool take(int id, const char *text, struct run_options *o)
     case OPT_KV_DTYPE:
         return kv_dtype(text, &o->kv_dtype);
     case OPT_KV_RAM:
-        return byte_count("kv-ram", text, &o->kv_ram);
+        return args_bytes("run", "kv-ram", text, &o->kv_ram);
     case OPT_KV_DISK:
-        return add_disk(o, text);
+        return args_disk("run", text, o->disks, RUN_DISKS, &o->n_disks);
     case OPT_IO:
         o->io = text;
         return strcmp(text, "uring") == 0 || strcmp(text, "threads") == 0 ||
                bad("--io", "wants uring or threads");
+    case OPT_NO_MEASURE:
+        o->no_measure = true;
+        return true;
     case OPT_COMPARE:
         o->compare = true;
         return true;
     case OPT_JSON:
         o->json = text;
+        return true;
+    case OPT_TRACE:
+        o->trace = text;
         return true;
     case OPT_DUMP_TOKENS:
         o->dump_tokens = text;
@@ -263,8 +225,8 @@ static bool complete(struct run_options *o)
 
 static bool is_path(int id)
 {
-    return id == OPT_MODEL || id == OPT_TEXT || id == OPT_JSON || id == OPT_DUMP_TOKENS ||
-           id == OPT_DUMP_LOGITS;
+    return id == OPT_MODEL || id == OPT_TEXT || id == OPT_JSON || id == OPT_TRACE ||
+           id == OPT_DUMP_TOKENS || id == OPT_DUMP_LOGITS;
 }
 
 /* In a cluster of short options getopt names the letter; there are none. */
@@ -305,6 +267,8 @@ bool run_options_parse(int argc, char **argv, struct run_options *options, int *
     }
     if (optind < argc)
         return bad(argv[optind], "is not expected; see headrace run --help");
+    if (options->no_measure && strcmp(argv[0], "explain") != 0)
+        return bad("--no-measure", "is for headrace explain");
     return complete(options);
 }
 

@@ -88,10 +88,12 @@ typedef enum hr_advice {
     HR_ADVISE_NORMAL = 0, /* as the budget allows, like all others */
     HR_ADVISE_PARK = 1,   /* on disk, until a step uses it: evicted now and while it is idle */
     HR_ADVISE_PIN = 2,    /* all of it resident, whatever others need */
+    HR_ADVISE_WARM = 3,   /* as NORMAL, and as much of it as the budget allows comes up now */
 } hr_advice;
 
-/* Advises; K/V move now (PARK) or in later steps. Changes no bit of any output. Without disks it
- * has no effect. Errors: HR_E_INVALID, HR_E_BUSY. */
+/* Advises; K/V begin to move now (PARK; WARM while no step is open) or in later steps. What comes
+ * up does so in the background: calls of the library and hr_poll move it on. Changes no bit of any
+ * output. Without disks it has no effect. Errors: HR_E_INVALID, HR_E_BUSY, HR_E_NO_MEMORY. */
 HR_API hr_status hr_seq_advise(hr_seq *seq, hr_advice advice);
 
 /* Tokens committed so far. */

@@ -40,6 +40,31 @@ typedef struct hr_disk {
                        the context */
 } hr_disk;
 
+typedef enum hr_trace_kind {
+    HR_TRACE_APPEND = 0, /* the new K and V of a layer were stored */
+    HR_TRACE_ATTEND = 1, /* a wave of a layer was computed, with its last one the folds */
+    HR_TRACE_READ = 2,   /* from disk: neighbouring blocks */
+    HR_TRACE_WRITE = 3,  /* to disk */
+    HR_TRACE_WAIT = 4,   /* a call waited for K/V to come or go: hr_stats.waited_ns is their sum */
+} hr_trace_kind;
+
+/* Something that a context did. */
+typedef struct hr_trace_event {
+    hr_trace_kind kind;
+    int32_t layer; /* of a read or write: of its first block; of a wait -1 */
+    /* CLOCK_MONOTONIC. Of reads and writes: when they were handed to the I/O engine's queue, and
+     * when their last request had ended. They overlap each other and everything else; the others
+     * do not. */
+    int64_t begin_ns;
+    int64_t end_ns;
+    uint64_t bytes; /* read or written; else 0 */
+} hr_trace_event;
+
+/* Called on the thread that uses the context, inside its calls, when something has ended; `event`
+ * is valid during the call. Reads and writes come when a call, hr_poll too, learns of their end.
+ * Must not call headrace. */
+typedef void hr_trace_fn(void *user, const hr_trace_event *event);
+
 typedef struct hr_options {
     /* sizeof(hr_options). */
     size_t struct_size;
@@ -84,6 +109,10 @@ typedef struct hr_options {
     /* Debugging: cut every attend into waves of this many blocks (0: no cut). Changes no bit of any
      * output; shows that state carried between waves is complete. */
     int64_t debug_wave_blocks;
+    /* Sees what the context does, or NULL: that costs a branch where an event would be. Host device
+     * only: with CUDA calls enqueue, and no event comes. Changes no bit of any output. */
+    hr_trace_fn *trace;
+    void *trace_user;
 } hr_options;
 
 /* Opens a context. `options` may be NULL (all defaults). On success *context is owned by the caller

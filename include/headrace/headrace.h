@@ -13,6 +13,7 @@
 #include <headrace/attention.h>
 #include <headrace/cache.h>
 #include <headrace/context.h>
+#include <headrace/disk.h>
 #include <headrace/step.h>
 
 /* API number: the soname. Raised by every incompatible change. */

@@ -32,6 +32,8 @@ void *hr_alloc_get(struct hr_alloc *a, size_t bytes)
     void *memory = a->fns.alloc(a->fns.user, bytes, ALIGN);
     if (memory)
         a->bytes_used += bytes;
+    else
+        a->refused++;
     return memory;
 }
 

@@ -9,6 +9,7 @@ struct hr_alloc {
     hr_allocator fns;
     uint64_t bytes_used;
     uint64_t calls;
+    uint64_t refused; /* of them that gave no memory */
 };
 
 /* `fns` NULL: aligned_alloc and free. */

@@ -20,6 +20,8 @@ VALUES = {
     "memlock": ["limit_bytes"],
     "hugepages": ["transparent", "reserved_free", "page_bytes"],
     "io_uring": ["setup_errno", "enter_errno", "io_uring_disabled", "seccomp"],
+    "disk": ["path", "free_bytes", "file_system", "io", "direct", "alignment", "read_bytes_per_s",
+             "write_bytes_per_s", "measured_bytes"],
 }
 
 
@@ -56,6 +58,33 @@ def check_report(program, *arguments, caps=None):
     return {c["check"]: c for c in data["checks"]}
 
 
+def check_disks(program):
+    """A directory that is there and one that is not, in both forms."""
+    with tempfile.TemporaryDirectory() as good:
+        none = os.path.join(good, "none")
+        report = doctor(program, "--json", "--dir", good, "--dir", none)
+        checks = json.loads(report.stdout)["checks"]
+        assert [c["check"] for c in checks] == CHECKS + ["disk", "disk"], checks
+        assert report.returncode == 1, report
+        for c in checks[-2:]:
+            assert list(c["values"]) == VALUES["disk"], c
+        there, missing = checks[-2]["values"], checks[-1]
+        assert there["path"] == good and there["free_bytes"] > 0, there
+        assert there["read_bytes_per_s"] > 0 and there["write_bytes_per_s"] > 0, there
+        assert there["io"].split(":")[0] in ("uring", "threads"), there
+        assert missing["verdict"] == "fail" and "No such file" in missing["text"], missing
+        assert missing["values"]["read_bytes_per_s"] is None, missing
+        lines = doctor(program, "--dir", none, "--dir", good).stdout.splitlines()
+        assert parse_line(lines[-3]) == ("fail", "disk", missing["text"], missing["fix"]), lines
+        verdict, check, text, _ = parse_line(lines[-2])
+        assert (verdict, check) == (checks[-2]["verdict"], "disk") and " GB/s read" in text, lines
+        assert os.listdir(good) == [], os.listdir(good)
+    lost = doctor(program, "--dir")
+    assert lost.returncode == 2 and "needs a directory" in lost.stderr, lost
+    many = doctor(program, *["--dir", "/none"] * 17)
+    assert many.returncode == 2 and "too often" in many.stderr, many
+
+
 def main(program):
     real = check_report(program)
     assert real["kernel"]["values"]["level"] in (
@@ -70,6 +99,7 @@ def main(program):
         bare = check_report(program, "--root", empty)
         assert bare["numa"]["values"]["nodes"] is None
         assert bare["memory"]["verdict"] == "warn"
+    check_disks(program)
     bad = doctor(program, "--jsn")
     assert bad.returncode == 2 and "--jsn" in bad.stderr, bad
     with open("/dev/full", "w", encoding="utf-8") as full:

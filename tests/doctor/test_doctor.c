@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -317,6 +318,80 @@ static void test_judge_uring(void **state)
     expect(&m, "io_uring", DOCTOR_WARN, "io_uring_enter");
 }
 
+/* A directory without anything to complain about. */
+static struct doctor_disk good_disk(void)
+{
+    return (struct doctor_disk){
+        .path = "/data",
+        .free_bytes = 80ull << 30,
+        .file_system = "ext4",
+        .rates = {.direct = true,
+                  .alignment = 512,
+                  .read_bytes_per_s = 2.5e9,
+                  .write_bytes_per_s = 1.25e9,
+                  .text = "threads: 16; \"/data\""},
+    };
+}
+
+static void expect_disk(const struct doctor_disk *d, enum doctor_verdict verdict, const char *words)
+{
+    struct doctor_finding f;
+    doctor_judge_disk(d, &f);
+    assert_int_equal(f.verdict, verdict);
+    assert_true((verdict == DOCTOR_OK) == (f.fix[0] == '\0'));
+    assert_int_equal(f.n_values, 9);
+    if (!strstr(f.text, words) && !strstr(f.fix, words))
+        fail_msg("\"%s\" is neither in \"%s\" nor in \"%s\"", words, f.text, f.fix);
+}
+
+static void test_judge_disk(void **state)
+{
+    struct doctor_disk d = good_disk();
+    expect_disk(&d, DOCTOR_OK,
+                "/data: 80.00 GiB free, ext4, O_DIRECT (aligned to 512), threads: 2.50 GB/s read, "
+                "1.25 GB/s written");
+    d.free_bytes = 1u << 30;
+    expect_disk(&d, DOCTOR_WARN, "free space there");
+    d.rates.write_bytes_per_s = 0.1e9;
+    expect_disk(&d, DOCTOR_WARN, "NVMe");
+    d.rates.direct = false;
+    expect_disk(&d, DOCTOR_WARN, "no O_DIRECT");
+    d.rates.in_memory = true;
+    expect_disk(&d, DOCTOR_WARN, "take memory");
+    d = (struct doctor_disk){.path = "/none", .status = HR_E_SYSTEM, .error = "no such thing"};
+    expect_disk(&d, DOCTOR_FAIL, "no such thing");
+    expect_disk(&d, DOCTOR_FAIL, "free space there");
+    d.free_bytes = DOCTOR_UNKNOWN;
+    expect_disk(&d, DOCTOR_FAIL, "make the directory");
+    d.free_bytes = 80ull << 30;
+    expect_disk(&d, DOCTOR_FAIL, "the cause");
+    d.status = HR_E_IO;
+    expect_disk(&d, DOCTOR_FAIL, "kernel's log");
+}
+
+/* The file system's name by the device number; then by its magic. */
+static void test_probe_disk(void **state)
+{
+    char line[256];
+    struct stat st;
+    struct doctor_disk d;
+    assert_int_equal(stat(root, &st), 0);
+    snprintf(line, sizeof(line),
+             "30 1 9999:1 / /a rw - xfs /dev/a rw\n31 1 %u:%u / / rw shared:1 - ext9 /dev/b rw\n",
+             major(st.st_dev), minor(st.st_dev));
+    plant("/proc/self/mountinfo", line);
+    doctor_disk_probe(root, root, &d);
+    assert_int_equal(d.status, HR_OK);
+    assert_string_equal(d.file_system, "ext9");
+    assert_true(d.rates.read_bytes_per_s > 0 && d.measured_bytes > 0);
+    doctor_disk_probe("/none", root, &d);
+    assert_true(d.file_system[0] != '\0');
+    doctor_disk_probe(root, "/none/none", &d);
+    assert_int_equal(d.status, HR_E_SYSTEM);
+    assert_true(d.free_bytes == DOCTOR_UNKNOWN);
+    assert_non_null(strstr(d.error, "No such file"));
+}
+
 int main(void)
 {
 #define ON_FILES(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
@@ -333,6 +408,8 @@ int main(void)
         cmocka_unit_test(test_judge_cores),
         cmocka_unit_test(test_judge_memory),
         cmocka_unit_test(test_judge_uring),
+        cmocka_unit_test(test_judge_disk),
+        ON_FILES(test_probe_disk),
     };
     return cmocka_run_group_tests_name("doctor", tests, NULL, NULL);
 }

@@ -2,7 +2,6 @@
 /* K/V beyond the device's budget: what comes back from disk is what was written or an error that
  * names the block; what fails leaves the cache as it was. */
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -10,7 +9,8 @@
 
 #include "src/base/clock.h"
 #include "src/fetch.h"
-#include "tests/engine/fixture.h"
+#include "tests/engine/files.h"
+#include "tests/engine/setup.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { BLOCKS = 18 };
@@ -28,104 +28,28 @@ enum {
     BLOCK = KV * 2 * 128 * DIM * 4,
 };
 
-struct setup {
-    hr_context *c;
-    hr_cache *cache;
-    hr_step *step;
-    hr_seq *seq;
-};
-
 static float *numbers, *results[2];
 
-/* Files of a test: each call may fail. */
-static struct faults {
-    int64_t calls, fail_at; /* the read or write with this number, and `more` behind it */
-    int64_t more;
-    int error;    /* 0: half of it is moved */
-    bool reads;   /* which of both */
-    int64_t fell; /* times it failed */
-} faults;
-
-/* Of the counts: several threads read and write. */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static bool falls(bool read)
-{
-    pthread_mutex_lock(&mutex);
-    int64_t n = read == faults.reads ? faults.calls++ : -1;
-    bool fell = n >= faults.fail_at && n <= faults.fail_at + faults.more && n >= 0;
-    faults.fell += fell;
-    pthread_mutex_unlock(&mutex);
-    return fell;
-}
-
-static bool faulty(bool read, int64_t bytes, int64_t *moved)
-{
-    if (!falls(read))
-        return false;
-    *moved = faults.error ? -faults.error : bytes / 2;
-    return true;
-}
-
-static int64_t faulty_read(void *user, int fd, void *memory, size_t bytes, uint64_t offset)
-{
-    int64_t moved;
-    if (faulty(true, (int64_t)bytes, &moved))
-        return moved;
-    return hr_io_calls_system.pread(user, fd, memory, bytes, offset);
-}
-
-static int64_t faulty_write(void *user, int fd, const void *memory, size_t bytes, uint64_t offset)
-{
-    int64_t moved;
-    if (faulty(false, (int64_t)bytes, &moved))
-        return moved;
-    return hr_io_calls_system.pwrite(user, fd, memory, bytes, offset);
-}
-
-static hr_disk disk(void)
-{
-    const char *folder = getenv("TMPDIR");
-    return (hr_disk){.path = folder ? folder : "/tmp", .bytes = 128 << 20};
-}
+static struct files files = FILES_WELL;
 
 static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, const char *io)
 {
     struct setup s;
-    hr_disk where = disk();
-    struct hr_error error = {0};
-    hr_options options = {.struct_size = sizeof(options),
-                          .threads = 2,
-                          .unbound = true,
-                          .device_bytes = extents << 21,
-                          .disks = &where,
-                          .n_disks = 1,
-                          .io = io,
-                          .manual_progress = hooks && hooks->sim};
-    if (extents > 20)
-        options.n_disks = 0, options.disks = NULL;
     hr_layer_options layers[LAYERS];
     for (int i = 0; i < LAYERS; i++)
         layers[i] =
             (hr_layer_options){.q_heads = KV, .kv_heads = KV, .dim_k = DIM, .dtype = HR_FP32};
-    hr_cache_options cache = {sizeof(cache), sizeof(layers[0]), layers, LAYERS};
-    hr_step_limits limits = {sizeof(limits), 2, 4 * CHUNK, 4 * CHUNK};
-    if (hr_context_open(&options, hooks, &error, &s.c) != HR_OK)
-        fail_msg("%s", error.text);
-    assert_int_equal(hr_cache_create(s.c, &cache, &s.cache), HR_OK);
-    assert_int_equal(hr_step_create(s.cache, &limits, &s.step), HR_OK);
-    assert_int_equal(hr_seq_create(s.cache, &s.seq), HR_OK);
+    struct setup_options o = {
+        .device_extents = extents,
+        .disk_extents = extents > 20 ? 0 : 64,
+        .layers = layers,
+        .n_layers = LAYERS,
+        .limits = {sizeof(o.limits), 2, 4 * CHUNK, 4 * CHUNK},
+        .io = io,
+        .hooks = hooks,
+    };
+    setup_open(&s, &o);
     return s;
-}
-
-static void close_setup(struct setup *s)
-{
-    assert_int_equal(hr_seq_destroy(&s->seq), HR_OK);
-    assert_int_equal(hr_step_destroy(&s->step), HR_OK);
-    assert_int_equal(s->c->kv_bytes_used, 0);
-    assert_int_equal(hr_cache_destroy(&s->cache), HR_OK);
-    assert_int_equal(s->c->extents.used_count, 0);
-    assert_int_equal(hr_close(&s->c), HR_OK);
 }
 
 /* One step of n tokens from position t on; the outputs of the last layer go to `to`. */
@@ -166,7 +90,7 @@ static void test_bits(void **state)
     static const char *const engines[] = {NULL, "threads"};
     struct setup all = open_setup(200, NULL, NULL);
     prefill(&all, results[0]);
-    close_setup(&all);
+    setup_close(&all);
     for (int i = 0; i < 2; i++) {
         hr_stats stats = {.struct_size = sizeof(stats)};
         struct setup s = open_setup(5, NULL, engines[i]);
@@ -178,7 +102,7 @@ static void test_bits(void **state)
         assert_true(stats.disk_write_bytes > BLOCKS / 3 << 20);
         assert_true(stats.disk_bytes_used + (5ull << 21) > stats.kv_bytes_used);
         assert_true(strlen(hr_context_disk_text(s.c)) > 10);
-        close_setup(&s);
+        setup_close(&s);
     }
 }
 
@@ -205,14 +129,7 @@ static void test_append_first(void **state)
         assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
     }
     expect_same(LENGTH);
-    close_setup(&s);
-}
-
-/* Waits until all is written. */
-static void settle(struct setup *s)
-{
-    while (hr_mover_running(s->c->tier->mover) > 0)
-        assert_int_equal(hr_poll(s->c, hr_clock_ns() + 1000000000), HR_OK);
+    setup_close(&s);
 }
 
 /* Flips a bit of the file. */
@@ -239,7 +156,7 @@ static void test_flipped_bits(void **state)
     struct setup s = open_setup(5, NULL, "threads");
     const struct hr_tiered *t = hr_cache_tiered(s.cache, 0);
     prefill(&s, results[1]);
-    settle(&s);
+    setup_settle(s.c);
     assert_int_equal(decode(&s), HR_OK);
     srand(7);
     for (int i = 0; i < 20; i++) {
@@ -257,7 +174,7 @@ static void test_flipped_bits(void **state)
         flip(&s, at, bit);
         assert_int_equal(decode(&s), HR_OK);
     }
-    close_setup(&s);
+    setup_close(&s);
 }
 
 /* Nothing of what a slot held before goes to disk with a block that is not full. */
@@ -271,7 +188,7 @@ static void test_tails(void **state)
     assert_int_equal(forward(&s, s.seq, 0, FILL, results[1]), HR_OK);
     assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
     assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_PARK), HR_OK);
-    settle(&s);
+    setup_settle(s.c);
     for (int layer = 0; layer < LAYERS; layer++) {
         uint32_t block = hr_seq_blocks(s.seq, layer)[0];
         off_t at = (off_t)hr_lower_place(l, l->blocks->all[block].lower).offset;
@@ -282,7 +199,7 @@ static void test_tails(void **state)
     }
     assert_int_equal(forward(&s, s.seq, FILL, CHUNK, results[1]), HR_OK);
     assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
-    close_setup(&s);
+    setup_close(&s);
     free(page);
 }
 
@@ -293,7 +210,7 @@ static void test_wrong_blocks(void **state)
     const struct hr_lower *l = &hr_cache_tiered(s.cache, 0)->lower;
     void *a = aligned_alloc(4096, BLOCK), *b = aligned_alloc(4096, BLOCK);
     prefill(&s, results[1]);
-    settle(&s);
+    setup_settle(s.c);
     int fd = s.c->tier->store.files[0].fd;
     off_t at[2];
     for (int i = 0; i < 2; i++)
@@ -311,17 +228,18 @@ static void test_wrong_blocks(void **state)
     expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 2, block 4, head 0");
     l->births[hr_seq_blocks(s.seq, 2)[4]].generation++;
     assert_int_equal(decode(&s), HR_OK);
-    close_setup(&s);
+    setup_close(&s);
     free(a);
     free(b);
 }
 
-static const struct hr_io_calls *faulty_calls(void)
+/* None has failed, and none of `counted` will until it is said which. */
+static const struct hr_io_calls *faulty_calls(enum file_call counted)
 {
     static struct hr_io_calls calls;
-    calls = hr_io_calls_system;
-    calls.pread = faulty_read;
-    calls.pwrite = faulty_write;
+    files = (struct files)FILES_WELL;
+    files.counted = 1u << counted;
+    calls = files_calls(&files);
     return &calls;
 }
 
@@ -329,50 +247,45 @@ static const struct hr_io_calls *faulty_calls(void)
 static void test_failing_reads(void **state)
 {
     static const int errors[] = {EIO, EINTR, 0, ENXIO};
-    struct hr_hooks hooks = {.calls = faulty_calls()};
-    memset(&faults, 0, sizeof(faults));
-    faults.fail_at = INT64_MAX;
+    struct hr_hooks hooks = {.calls = faulty_calls(FILE_READ)};
     struct setup s = open_setup(5, &hooks, "threads");
     prefill(&s, results[1]);
-    settle(&s);
-    faults.reads = true;
+    setup_settle(s.c);
     for (int e = 0; e < 4; e++)
         for (int64_t k = 0; k < 20; k += 4) {
-            faults.calls = faults.fell = 0;
-            faults.error = errors[e];
-            faults.fail_at = k;
+            files.calls = files.fell = 0;
+            files.error = errors[e];
+            files.fail_at = k;
             hr_status status = decode(&s);
             bool passes = errors[e] == EINTR || errors[e] == 0;
-            assert_true(faults.fell == 1);
+            assert_true(files.fell == 1);
             if (passes)
                 assert_int_equal(status, HR_OK);
             else
                 expect_error(s.c, status, HR_E_IO, strerror(errors[e]));
-            faults.fail_at = INT64_MAX;
+            files.fail_at = INT64_MAX;
             assert_int_equal(decode(&s), HR_OK);
         }
-    close_setup(&s);
+    setup_close(&s);
 }
 
 /* Writes that fail leave their blocks where they are; when nothing can leave, the step says why. */
 static void test_failing_writes(void **state)
 {
     static const int errors[] = {EIO, ENOSPC};
-    struct hr_hooks hooks = {.calls = faulty_calls()};
     for (int e = 0; e < 2; e++)
         for (int forever = 0; forever < 2; forever++) {
-            memset(&faults, 0, sizeof(faults));
-            faults.fail_at = INT64_MAX; /* not while the files are made */
-            struct setup s = open_setup(5, &hooks, "threads");
-            faults.calls = 0;
-            faults.error = errors[e];
-            faults.fail_at = 3;
-            faults.more = forever ? INT64_MAX / 2 : 0;
+            struct hr_hooks hooks = {.calls = faulty_calls(FILE_WRITE)};
+            struct setup s = open_setup(5, &hooks, "threads"); /* none fails here */
+            files.calls = 0;
+            files.error = errors[e];
+            files.fail_at = 3;
+            files.more = forever ? INT64_MAX / 2 : 0;
             if (!forever) {
                 memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
                 prefill(&s, results[1]);
                 expect_same(LENGTH);
-                close_setup(&s);
+                setup_close(&s);
                 continue;
             }
             hr_status status = HR_OK;
@@ -385,11 +298,11 @@ static void test_failing_writes(void **state)
             expect_error(s.c, status, HR_E_IO, strerror(errors[e]));
             assert_int_equal(hr_step_abort(s.step), HR_OK);
             assert_int_equal(hr_seq_length(s.seq), t - CHUNK);
-            faults.fail_at = INT64_MAX; /* the disk is well again */
+            files.fail_at = INT64_MAX; /* the disk is well again */
             memcpy(results[1], results[0], (size_t)hr_seq_length(s.seq) * WIDTH * sizeof(float));
             prefill(&s, results[1]);
             expect_same(LENGTH);
-            close_setup(&s);
+            setup_close(&s);
         }
 }
 
@@ -425,7 +338,7 @@ static void test_cancel(void **state)
     expect_error(s.c, hr_step_commit(s.step, NULL), HR_E_STATE, "abort it");
     assert_int_equal(hr_step_abort(s.step), HR_OK);
     assert_int_equal(decode(&s), HR_OK);
-    close_setup(&s);
+    setup_close(&s);
 
     slow.latency_ns = 200000000;
     s = open_setup(5, &hooks, NULL);
@@ -443,13 +356,14 @@ static void test_cancel(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(status, HR_E_CANCELLED);
     assert_int_equal(hr_step_abort(s.step), HR_OK);
-    close_setup(&s);
+    setup_close(&s);
 }
 
 /* What cannot fit is refused with the bytes it would need. */
 static void test_minimum(void **state)
 {
-    hr_disk where = disk(), nowhere = {.path = "/no/such/folder", .bytes = 64 << 20};
+    hr_disk where = {.path = setup_folder(), .bytes = 128 << 20},
+            nowhere = {.path = "/no/such/folder", .bytes = 64 << 20};
     hr_options options = {.struct_size = sizeof(options),
                           .threads = 1,
                           .device_bytes = 2 << 20,
@@ -491,7 +405,7 @@ static void test_bug(void **state)
     assert_int_equal(hr_step_commit(s.step, NULL), HR_OK);
     hr_blocks_event(&s.cache->pools[0], hr_seq_blocks(s.seq, 0)[0], HR_LIFE_FETCHED);
     expect_error(s.c, begin_one(s.step, s.seq, 1), HR_E_BUG, "FETCHED");
-    close_setup(&s);
+    setup_close(&s);
 }
 
 int main(void)
