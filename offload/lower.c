@@ -35,6 +35,8 @@ bool hr_lower_init(struct hr_lower *l, const struct hr_lower_options *o)
     l->births = hr_alloc_get(alloc, birth_bytes(l));
     l->sums = hr_alloc_get(alloc, sum_bytes(l));
     l->used_by = hr_alloc_zero(alloc, use_bytes(l));
+    l->blocks->slots.used_by = l->used_by;
+    l->blocks->slots.now = &o->tier->tickets.issued;
     if (l->births && l->sums && l->used_by)
         return true;
     hr_lower_close(l);
@@ -48,6 +50,7 @@ void hr_lower_close(struct hr_lower *l)
     hr_alloc_put(alloc, l->sums, sum_bytes(l));
     hr_alloc_put(alloc, l->used_by, use_bytes(l));
     hr_slab_close(&l->slots);
+    l->blocks->slots.used_by = NULL;
     l->births = NULL;
     l->sums = l->used_by = NULL;
 }

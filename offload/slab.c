@@ -100,6 +100,8 @@ static bool open_part(struct hr_slab *s)
     s->free_head[part] = part * per;
     for (uint32_t i = 0; i < per; i++)
         s->next_free[part * per + i] = i + 1 < per ? part * per + i + 1 : HR_BLOCK_NONE;
+    for (uint32_t i = 0; s->used_by && i < per; i++)
+        s->used_by[part * per + i] = *s->now;
     list_open(s, part);
     return true;
 }

@@ -27,6 +27,10 @@ struct hr_slab {
     uint32_t *free_head;  /* [part] first free slot of the part */
     uint32_t *free_count; /* [part] */
     uint32_t *next_free;  /* [slot] link of the part's free list */
+    /* [slot] Ticket of the last work that touched it, or NULL: the slots of a new part get `*now`,
+     * since its extent may have been another slab's. */
+    uint64_t *used_by;
+    const uint64_t *now;
 };
 
 /* Prepares a slab of slots of `block_bytes` over extents at `base` (NULL: of files, which have no
