@@ -13,7 +13,6 @@ static bool falls(struct files *f, enum file_call call)
     bool fell = counts && n >= f->fail_at && n - f->fail_at <= f->more;
     f->calls += counts;
     f->fell += fell;
-    f->last = fell ? call : f->last;
     pthread_mutex_unlock(&f->mutex);
     return fell;
 }
@@ -84,6 +83,21 @@ static int unlink_file(void *user, const char *path)
 {
     struct files *f = user;
     return falls(f, FILE_UNLINK) ? failure(f) : hr_io_calls_system.unlink(NULL, path);
+}
+
+int64_t files_fell(struct files *files)
+{
+    pthread_mutex_lock(&files->mutex);
+    int64_t fell = files->fell;
+    pthread_mutex_unlock(&files->mutex);
+    return fell;
+}
+
+void files_heal(struct files *files)
+{
+    pthread_mutex_lock(&files->mutex);
+    files->fail_at = INT64_MAX;
+    pthread_mutex_unlock(&files->mutex);
 }
 
 struct hr_io_calls files_calls(struct files *files)

@@ -14,12 +14,11 @@ struct files {
     int64_t calls;    /* so far */
     int64_t fail_at;  /* the call with this number, and `more` behind it */
     int64_t more;
-    int error;    /* 0: a half of the bytes is moved; a call that moves none fails with EIO */
-    int64_t fell; /* times that one failed, */
-    enum file_call last; /* the last of them */
-    int64_t open;        /* files */
-    bool buffered;       /* O_DIRECT is refused */
-    bool sparse;         /* files are as long as asked, and hold nothing */
+    int error;     /* 0: a half of the bytes is moved; a call that moves none fails with EIO */
+    int64_t fell;  /* times that one failed */
+    int64_t open;  /* files */
+    bool buffered; /* O_DIRECT is refused */
+    bool sparse;   /* files are as long as asked, and hold nothing */
     pthread_mutex_t mutex;
 };
 
@@ -28,6 +27,10 @@ struct files {
     {                                                                                              \
         .fail_at = INT64_MAX, .mutex = PTHREAD_MUTEX_INITIALIZER                                   \
     }
+
+/* While calls may be under way: how many have failed, and that none will from now on. */
+int64_t files_fell(struct files *files);
+void files_heal(struct files *files);
 
 /* `files` must outlive them. */
 struct hr_io_calls files_calls(struct files *files);
