@@ -12,12 +12,6 @@ static size_t sum_bytes(const struct hr_lower *l)
            sizeof(*l->sums);
 }
 
-static size_t use_bytes(const struct hr_lower *l)
-{
-    const struct hr_slab *s = &l->blocks->slots;
-    return (size_t)s->extents_max * s->view.blocks_per_extent * sizeof(*l->used_by);
-}
-
 bool hr_lower_init(struct hr_lower *l, const struct hr_lower_options *o)
 {
     struct hr_alloc *alloc = o->blocks->alloc;
@@ -34,10 +28,7 @@ bool hr_lower_init(struct hr_lower *l, const struct hr_lower_options *o)
         l->slots.parts_limit = (uint32_t)(o->extents / l->slots.run);
     l->births = hr_alloc_get(alloc, birth_bytes(l));
     l->sums = hr_alloc_get(alloc, sum_bytes(l));
-    l->used_by = hr_alloc_zero(alloc, use_bytes(l));
-    l->blocks->slots.used_by = l->used_by;
-    l->blocks->slots.now = &o->tier->tickets.issued;
-    if (l->births && l->sums && l->used_by)
+    if (l->births && l->sums && hr_slab_watch(&l->blocks->slots, &o->tier->tickets.issued))
         return true;
     hr_lower_close(l);
     return false;
@@ -48,11 +39,9 @@ void hr_lower_close(struct hr_lower *l)
     struct hr_alloc *alloc = l->blocks->alloc;
     hr_alloc_put(alloc, l->births, birth_bytes(l));
     hr_alloc_put(alloc, l->sums, sum_bytes(l));
-    hr_alloc_put(alloc, l->used_by, use_bytes(l));
     hr_slab_close(&l->slots);
-    l->blocks->slots.used_by = NULL;
     l->births = NULL;
-    l->sums = l->used_by = NULL;
+    l->sums = NULL;
 }
 
 int64_t hr_lower_room(const struct hr_lower *l)
@@ -231,7 +220,7 @@ static void begin_move(struct hr_lower *l, struct hr_move *move, uint32_t block)
 
 static bool may_write(struct hr_lower *l, uint32_t block)
 {
-    return hr_tickets_done(&l->tier->tickets, l->used_by[l->blocks->all[block].slot]);
+    return hr_tickets_done(&l->tier->tickets, *hr_lower_used_by(l, l->blocks->all[block].slot));
 }
 
 static uint32_t dequeue(struct hr_lower *l)

@@ -23,7 +23,6 @@ struct hr_lower {
     struct hr_slab slots;    /* of the files */
     struct hr_birth *births; /* [blocks->max] */
     uint64_t *sums;          /* [slot below][heads] */
-    uint64_t *used_by;       /* [slot of the arena] ticket of the last work that touched it */
     uint64_t layout;
     int32_t heads;
     uint32_t first_leaving, last_leaving; /* queue: evicted, their write not yet started */
@@ -72,6 +71,12 @@ struct hr_store_place hr_lower_place(const struct hr_lower *l, uint32_t slot);
 struct hr_moved hr_lower_moved(const struct hr_lower *l, uint32_t block);
 /* Frees what a dead block had, once its last transfer has ended. */
 void hr_lower_bury(struct hr_lower *l, uint32_t block);
+
+/* Ticket of the last work that touched a slot of the arena. */
+static inline uint64_t *hr_lower_used_by(const struct hr_lower *l, uint32_t slot)
+{
+    return &l->blocks->slots.used_by[slot];
+}
 
 /* Not resident: below, on its way, or about to leave. */
 static inline bool hr_lower_away(const struct hr_lower *l, uint32_t block)

@@ -103,13 +103,14 @@ static bool find_slot(struct hr_ring *r, struct hr_fetch *f)
     if (f->stays) {
         if (hr_slab_take(&l->blocks->slots, &f->slot, 1) == 0)
             return false;
-        if (hr_tickets_done(&l->tier->tickets, l->used_by[f->slot]))
+        if (hr_tickets_done(&l->tier->tickets, *hr_lower_used_by(l, f->slot)))
             return true;
         hr_slab_give(&l->blocks->slots, f->slot);
         return false;
     }
     f->slot = r->slots[r->taken % r->size];
-    return r->taken - r->freed < r->size && hr_tickets_done(&l->tier->tickets, l->used_by[f->slot]);
+    return r->taken - r->freed < r->size &&
+           hr_tickets_done(&l->tier->tickets, *hr_lower_used_by(l, f->slot));
 }
 
 /* The entry is under way to its slot. */
@@ -265,7 +266,7 @@ bool hr_ring_ready(struct hr_ring *r, uint32_t wave)
 
 static void touch(struct hr_ring *r, const struct hr_fetch *f, uint64_t ticket)
 {
-    uint64_t *by = &r->lower->used_by[f->slot];
+    uint64_t *by = hr_lower_used_by(r->lower, f->slot);
     *by = *by < ticket ? ticket : *by;
 }
 

@@ -45,6 +45,18 @@ bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *
     return false;
 }
 
+static size_t use_array_bytes(const struct hr_slab *s)
+{
+    return (size_t)s->extents_max * s->view.blocks_per_extent * sizeof(*s->used_by);
+}
+
+bool hr_slab_watch(struct hr_slab *s, const uint64_t *now)
+{
+    s->now = now;
+    s->used_by = hr_alloc_zero(s->alloc, use_array_bytes(s));
+    return s->used_by != NULL;
+}
+
 void hr_slab_close(struct hr_slab *s)
 {
     for (uint32_t part = s->first_empty; part != HR_BLOCK_NONE; part = s->next_part[part])
@@ -58,6 +70,7 @@ void hr_slab_close(struct hr_slab *s)
     hr_alloc_put(s->alloc, s->free_head, part_array_bytes(s));
     hr_alloc_put(s->alloc, s->free_count, part_array_bytes(s));
     hr_alloc_put(s->alloc, s->next_free, slot_array_bytes(s));
+    hr_alloc_put(s->alloc, s->used_by, use_array_bytes(s));
     *s = (struct hr_slab){.first_empty = HR_BLOCK_NONE};
 }
 

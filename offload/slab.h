@@ -27,16 +27,18 @@ struct hr_slab {
     uint32_t *free_head;  /* [part] first free slot of the part */
     uint32_t *free_count; /* [part] */
     uint32_t *next_free;  /* [slot] link of the part's free list */
-    /* [slot] Ticket of the last work that touched it, or NULL: the slots of a new part get `*now`,
-     * since its extent may have been another slab's. */
+    /* With hr_slab_watch: [slot] ticket of the last work that touched it. */
     uint64_t *used_by;
-    const uint64_t *now;
+    const uint64_t *now; /* the last ticket there is */
 };
 
 /* Prepares a slab of slots of `block_bytes` over extents at `base` (NULL: of files, which have no
  * address). False: no memory. */
 bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *arena,
                   unsigned char *base, uint64_t block_bytes);
+/* Notes from now on who used which slot last. The slots of a new part begin with `*now`: its extent
+ * may have been another slab's. False: no memory. */
+bool hr_slab_watch(struct hr_slab *s, const uint64_t *now);
 /* Gives back all memory and extents. */
 void hr_slab_close(struct hr_slab *s);
 

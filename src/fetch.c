@@ -284,9 +284,9 @@ void hr_fetch_appended(hr_step *step, int32_t layer)
         const uint32_t *blocks = hr_seq_blocks(step->seqs[i], layer);
         struct hr_span span = hr_step_written(step, i);
         for (int64_t b = span.first; b < span.end; b++)
-            t->lower.used_by[t->lower.blocks->all[blocks[b]].slot] = ticket;
+            *hr_lower_used_by(&t->lower, t->lower.blocks->all[blocks[b]].slot) = ticket;
         if (*hr_step_replaced(step, i, layer) != HR_BLOCK_NONE)
-            t->lower.used_by[step->copy_from[i]] = ticket;
+            *hr_lower_used_by(&t->lower, step->copy_from[i]) = ticket;
     }
     hr_ring_retire(&t->ring, ticket);
 }
@@ -336,7 +336,7 @@ void hr_fetch_waved(hr_step *step, int32_t layer)
         int64_t from = seen.end - w->end, to = seen.end - w->begin;
         for (int64_t b = from > 0 ? from : 0; b < to; b++)
             if (is_seen(&seen, b))
-                t->lower.used_by[slots[b]] = ticket;
+                *hr_lower_used_by(&t->lower, slots[b]) = ticket;
     }
     hr_ring_retire(&t->ring, ticket);
     hr_progress(step->cache->context);

@@ -145,7 +145,7 @@ static void clean_tail(hr_seq *seq, int32_t layer, int64_t b)
         c->dev->ops->zero(c->dev, rows + (uint64_t)fill * row_bytes,
                           (uint64_t)(HR_BLOCK_TOKENS - fill) * row_bytes);
     }
-    l->used_by[x->slot] = hr_tickets_issue(&c->tier->tickets);
+    *hr_lower_used_by(l, x->slot) = hr_tickets_issue(&c->tier->tickets);
 }
 
 /* Evicts resident blocks [from, end) of a layer, but not open ones that a step holds, nor shared
@@ -233,6 +233,7 @@ static hr_status begin_pool(hr_step *step, int32_t pool)
     return all_fits(step, pool) ? HR_OK : mark_and_evict(step, pool);
 }
 
+/* Finds the level, and evicts what is above it. */
 static hr_status settle(hr_step *step)
 {
     hr_cache *cache = step->cache;
@@ -242,13 +243,6 @@ static hr_status settle(hr_step *step)
     for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++)
         status = begin_pool(step, p);
     return status;
-}
-
-/* As in begin, of a step without a batch. */
-hr_status hr_residency_settle(hr_cache *cache)
-{
-    hr_step nobody = {.cache = cache};
-    return settle(&nobody);
 }
 
 hr_status hr_residency_begin(hr_step *step)
@@ -403,9 +397,10 @@ static bool any_open(const hr_cache *cache)
 static hr_status warm(hr_seq *seq)
 {
     hr_cache *cache = seq->cache;
+    hr_step nobody = {.cache = cache}; /* a step without a batch */
     if (any_open(cache))
         return HR_OK;
-    hr_status status = hr_residency_settle(cache);
+    hr_status status = settle(&nobody);
     if (status == HR_OK)
         status = hr_fetch_warm(seq);
     return status == HR_E_BUDGET ? HR_OK : status;

@@ -23,8 +23,5 @@ hr_status hr_residency_advise(hr_seq *seq, hr_advice advice);
 /* Evicts blocks [from, end) of a sequence that no step holds, as far as they can be. False: there
  * is no room below. */
 bool hr_residency_evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end);
-/* Finds the level of all sequences while no step is open, and evicts what is above it; errors as
- * of hr_residency_begin. */
-hr_status hr_residency_settle(hr_cache *cache);
 
 #endif

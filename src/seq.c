@@ -122,6 +122,18 @@ hr_status hr_seq_make_fork(hr_seq *parent, int64_t length, hr_seq **child)
     return HR_OK;
 }
 
+/* All that is enqueued has used block `index`: a write to disk comes behind it. */
+static void note_use(const hr_seq *seq, int64_t index)
+{
+    uint64_t ticket = hr_tickets_issue(&seq->cache->context->tier->tickets);
+    for (int32_t l = 0; l < seq->cache->n_layers; l++) {
+        const struct hr_lower *lower = &hr_cache_tiered(seq->cache, l)->lower;
+        uint32_t slot = lower->blocks->all[hr_seq_blocks(seq, l)[index]].slot;
+        if (slot != HR_BLOCK_NONE)
+            *hr_lower_used_by(lower, slot) = ticket;
+    }
+}
+
 void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
 {
     struct hr_dev *dev = seq->cache->context->dev;
@@ -141,10 +153,9 @@ void hr_seq_zero_values(hr_seq *seq, int64_t index, int64_t from, int64_t to)
             unsigned char *values = page + hr_page_bytes(g) / 2;
             dev->ops->zero(dev, values + (size_t)from * row_bytes, (size_t)(to - from) * row_bytes);
         }
-        if (hr_seq_tiered(seq)) /* a write to disk comes behind it */
-            hr_cache_tiered(seq->cache, l)->lower.used_by[block->slot] =
-                hr_tickets_issue(&seq->cache->context->tier->tickets);
     }
+    if (hr_seq_tiered(seq))
+        note_use(seq, index);
 }
 
 /* Whether any layer shares block `index` with another sequence. */

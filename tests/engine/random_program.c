@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A random program of begin, append, attend, commit, abort, cancel, fork, truncate, destroy, park,
- * warm, pin, evict and budget changes against a flat model (world.h). Every third seed is capped:
+ * warm, pin and evict against a flat model (world.h). Every third seed is capped:
  * most K/V lie on disk. With --sched all are, on a device and disk that run what is queued in any
  * order that the engine's waits allow (scheduler.h).
  *
@@ -14,7 +14,7 @@
 
 struct run {
     uint64_t first, seeds, steps;
-    bool sched, quiet;
+    bool sched;
     uint64_t attends, refused, failed, read_bytes;
 };
 
@@ -55,7 +55,7 @@ static void report(const struct run *r)
            (unsigned long long)r->attends, (unsigned long long)r->refused,
            (unsigned long long)r->failed);
     printf("%llu bytes of K/V came from disk\n", (unsigned long long)r->read_bytes);
-    struct sched_counts s = sched_counts();
+    struct sched_counts s = sched_counted;
     if (r->sched)
         printf("scheduler: %llu launches, %llu items (%llu late), %llu requests (%llu failed), "
                "%llu uses of pages, all ordered\n",
@@ -69,7 +69,7 @@ static bool too_tame(const struct run *r)
 {
     if (r->seeds < 4)
         return false;
-    if (r->refused == 0 || r->read_bytes == 0 || (r->sched && sched_counts().late == 0)) {
+    if (r->refused == 0 || r->read_bytes == 0 || (r->sched && sched_counted.late == 0)) {
         printf("FAILED: no batch ever met the budget, or none the disk: the test is too tame\n");
         return true;
     }

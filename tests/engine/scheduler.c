@@ -322,8 +322,3 @@ const char *sched_race(void)
 {
     return s.race[0] ? s.race : NULL;
 }
-
-struct sched_counts sched_counts(void)
-{
-    return sched_counted;
-}

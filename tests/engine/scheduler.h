@@ -38,7 +38,7 @@ struct sched_counts {
     uint64_t late;                            /* items that ran after the call that enqueued them */
     uint64_t errors;                          /* requests that ended with EIO */
 };
-struct sched_counts sched_counts(void);
+extern struct sched_counts sched_counted; /* since the process began */
 
 /* ---- Between the parts of it ---- */
 
@@ -78,7 +78,6 @@ void sched_idle(void);
 bool sched_turn(void);
 struct hr_io *sched_io_open(void *user, const struct hr_io_options *options, char *why);
 extern const struct hr_io_calls sched_files;
-extern struct sched_counts sched_counted;
 extern struct sched_options sched_set;
 
 #endif

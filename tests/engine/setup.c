@@ -27,7 +27,9 @@ const hr_options *setup_context(const struct setup_options *o)
                    : o->folders         ? o->folders
                                         : 1,
         .io = o->io,
-        .manual_progress = o->hooks && o->hooks->sim,
+        .manual_progress = o->manual || (o->hooks && o->hooks->sim),
+        .trace = o->trace,
+        .trace_user = o->trace_user,
     };
     return &options;
 }

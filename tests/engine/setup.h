@@ -24,6 +24,9 @@ struct setup_options {
     hr_step_limits limits;
     const char *io;
     const struct hr_hooks *hooks; /* with a simulated disk there is no progress thread */
+    bool manual;                  /* nor with this */
+    hr_trace_fn *trace;
+    void *trace_user;
     const hr_allocator *allocator;
 };
 

@@ -16,6 +16,7 @@
 #include "src/base/clock.h"
 #include "tests/engine/files.h"
 #include "tests/engine/fixture.h"
+#include "tests/engine/trace_log.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1, PAIRS = 1, ATTEMPTS = 1 };
@@ -23,7 +24,7 @@ enum { SANITIZED = 1, PAIRS = 1, ATTEMPTS = 1 };
 enum { SANITIZED = 0, PAIRS = 5, ATTEMPTS = 5 };
 #endif
 
-enum { SEQS_MAX = 4, LAYERS_MAX = 8, ROWS_MAX = 512, EVENTS_MAX = 1 << 14 };
+enum { SEQS_MAX = 4, LAYERS_MAX = 8, ROWS_MAX = 512 };
 
 /* Of one case, the fill not counted. */
 static const double PATIENCE_S = 20;
@@ -38,11 +39,6 @@ struct shape {
     uint64_t budget, disk; /* of the capped context */
 };
 
-struct log {
-    hr_trace_event events[EVENTS_MAX];
-    int n;
-};
-
 /* A context, and sequences that hold all keys but those of a step. */
 struct side {
     const struct shape *shape;
@@ -50,18 +46,11 @@ struct side {
     hr_cache *cache;
     hr_step *step;
     hr_seq *seqs[SEQS_MAX];
-    struct log *log;
+    struct trace_log *log;
 };
 
 static float *numbers, *outputs;
 static bool skipped; /* a case could not be judged */
-
-static void note(void *user, const hr_trace_event *event)
-{
-    struct log *log = user;
-    assert_true(log->n < EVENTS_MAX);
-    log->events[log->n++] = *event;
-}
 
 /* Files in memory where they fit: the time of the disk is simulated. */
 static const char *folder(uint64_t bytes)
@@ -74,7 +63,7 @@ static const char *folder(uint64_t bytes)
 }
 
 static struct side open_side(const struct shape *shape, const struct hr_hooks *hooks,
-                             struct log *log)
+                             struct trace_log *log)
 {
     struct side s = {.shape = shape, .log = log};
     struct hr_error error = {0};
@@ -87,7 +76,7 @@ static struct side open_side(const struct shape *shape, const struct hr_hooks *h
                           .device_bytes = hooks ? shape->budget : 256 << 20,
                           .disks = hooks ? &disk : NULL,
                           .n_disks = hooks ? 1 : 0,
-                          .trace = log ? note : NULL,
+                          .trace = log ? trace_note : NULL,
                           .trace_user = log};
     hr_cache_options cache = {sizeof(cache), sizeof(layers[0]), layers, shape->layers};
     hr_step_limits limits = {sizeof(limits), shape->seqs, ROWS_MAX, ROWS_MAX};
@@ -192,7 +181,7 @@ static int by_begin(const void *a, const void *b)
 }
 
 /* How much of [begin, end) lies inside waves that were computed. */
-static int64_t computed(const struct log *log, int64_t begin_ns, int64_t end_ns)
+static int64_t computed(const struct trace_log *log, int64_t begin_ns, int64_t end_ns)
 {
     int64_t sum = 0;
     for (int i = 0; i < log->n; i++) {
@@ -206,7 +195,7 @@ static int64_t computed(const struct log *log, int64_t begin_ns, int64_t end_ns)
 }
 
 /* The share of the time in which anything is read that lies inside waves. */
-static double hidden(struct log *log)
+static double hidden(struct trace_log *log)
 {
     int64_t all = 0, inside = 0, done_ns = 0;
     qsort(log->events, (size_t)log->n, sizeof(log->events[0]), by_begin);
@@ -311,7 +300,7 @@ static int attempts(struct pair *p)
     return judged > 0 ? judged : -1;
 }
 
-static void open_pair(struct pair *p, const struct hr_hooks *hooks, struct log *log)
+static void open_pair(struct pair *p, const struct hr_hooks *hooks, struct trace_log *log)
 {
     p->resident = open_side(p->shape, NULL, NULL);
     p->capped = open_side(p->shape, hooks, log);
@@ -327,7 +316,7 @@ static void open_pair(struct pair *p, const struct hr_hooks *hooks, struct log *
 
 static void check(const struct shape *shape)
 {
-    static struct log log;
+    static struct trace_log log;
     struct files files = FILES_WELL;
     struct pair p = {.shape = shape};
     files.buffered = true; /* what is read comes from memory, wherever the files are */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hr_options.trace: its events add up to the statistics, and change no bit. */
 #include "src/base/clock.h"
-#include "tests/engine/fixture.h"
+#include "tests/engine/setup.h"
+#include "tests/engine/trace_log.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { BLOCKS = 18 };
@@ -17,64 +18,27 @@ enum {
     CHUNK = 300,
     STEPS = BLOCKS * 128 / CHUNK,
     LENGTH = STEPS * CHUNK,
-    EVENTS_MAX = 1 << 16,
 };
 
 static float *numbers;
 
-struct log {
-    hr_trace_event events[EVENTS_MAX];
-    int n;
-};
-
-static void note(void *user, const hr_trace_event *event)
+/* A log may be NULL; without a budget all is in memory. */
+static struct setup open_traced(uint64_t extents, bool manual, struct trace_log *log)
 {
-    struct log *log = user;
-    assert_true(log->n < EVENTS_MAX);
-    log->events[log->n++] = *event;
-}
-
-struct setup {
-    hr_context *c;
-    hr_cache *cache;
-    hr_step *step;
-    hr_seq *seq;
-};
-
-/* A log may be NULL; a budget of 0 keeps all in memory. */
-static struct setup open_traced(uint64_t budget, bool manual, struct log *log)
-{
-    const char *folder = getenv("TMPDIR");
-    hr_disk disk = {.path = folder ? folder : "/tmp", .bytes = 64 << 20};
-    hr_options options = {.struct_size = sizeof(options),
-                          .threads = 2,
-                          .unbound = true,
-                          .device_bytes = budget ? budget : 200 << 20,
-                          .disks = budget ? &disk : NULL,
-                          .n_disks = budget ? 1 : 0,
-                          .manual_progress = manual,
-                          .trace = log ? note : NULL,
-                          .trace_user = log};
     hr_layer_options layers[LAYERS];
-    hr_cache_options cache = {sizeof(cache), sizeof(layers[0]), layers, LAYERS};
-    hr_step_limits limits = {sizeof(limits), 1, CHUNK, CHUNK};
     struct setup s;
     for (int i = 0; i < LAYERS; i++)
         layers[i] =
             (hr_layer_options){.q_heads = KV, .kv_heads = KV, .dim_k = DIM, .dtype = HR_FP32};
-    assert_int_equal(hr_open(&options, &s.c), HR_OK);
-    assert_int_equal(hr_cache_create(s.c, &cache, &s.cache), HR_OK);
-    assert_int_equal(hr_step_create(s.cache, &limits, &s.step), HR_OK);
-    assert_int_equal(hr_seq_create(s.cache, &s.seq), HR_OK);
+    setup_open(&s, &(struct setup_options){.device_extents = extents ? extents : 100,
+                                           .disk_extents = extents ? 32 : 0,
+                                           .layers = layers,
+                                           .n_layers = LAYERS,
+                                           .limits = {sizeof(hr_step_limits), 1, CHUNK, CHUNK},
+                                           .manual = manual,
+                                           .trace = log ? trace_note : NULL,
+                                           .trace_user = log});
     return s;
-}
-
-static void close_traced(struct setup *s)
-{
-    assert_int_equal(hr_seq_destroy(&s->seq), HR_OK);
-    assert_int_equal(hr_step_destroy(&s->step), HR_OK);
-    assert_int_equal(hr_cache_destroy(&s->cache), HR_OK);
-    assert_int_equal(hr_close(&s->c), HR_OK);
 }
 
 static void prefill(struct setup *s, float *result)
@@ -103,7 +67,7 @@ struct sums {
 };
 
 /* What happens in calls happens one after the other. */
-static struct sums sum_up(const struct log *log, int64_t start_ns, int64_t end_ns)
+static struct sums sum_up(const struct trace_log *log, int64_t start_ns, int64_t end_ns)
 {
     struct sums s = {0};
     int64_t last_ns = start_ns;
@@ -123,24 +87,24 @@ static struct sums sum_up(const struct log *log, int64_t start_ns, int64_t end_n
 }
 
 /* Runs it with a trace; returns the outputs, which the caller frees. */
-static float *run_traced(uint64_t budget, bool manual, struct log *log, hr_stats *stats)
+static float *run_traced(uint64_t extents, bool manual, struct trace_log *log, hr_stats *stats)
 {
     float *result = calloc(LENGTH * WIDTH, sizeof(*result));
-    struct setup s = open_traced(budget, manual, log);
+    struct setup s = open_traced(extents, manual, log);
     prefill(&s, result);
     *stats = (hr_stats){.struct_size = sizeof(*stats)};
     assert_int_equal(hr_context_stats(s.c, stats), HR_OK);
-    close_traced(&s);
+    setup_close(&s);
     return result;
 }
 
 static void check_capped(bool manual)
 {
-    const uint64_t budget = 10 << 20;
+    const uint64_t extents = 5;
     hr_stats traced, plain;
-    struct log *log = calloc(1, sizeof(*log));
+    struct trace_log *log = calloc(1, sizeof(*log));
     int64_t start_ns = hr_clock_ns();
-    float *result = run_traced(budget, manual, log, &traced);
+    float *result = run_traced(extents, manual, log, &traced);
     struct sums s = sum_up(log, start_ns, hr_clock_ns());
     assert_true(traced.disk_read_bytes > 0 && traced.disk_write_bytes > 0);
     assert_int_equal(s.bytes[HR_TRACE_READ], traced.disk_read_bytes);
@@ -149,7 +113,7 @@ static void check_capped(bool manual)
     assert_int_equal(s.count[HR_TRACE_APPEND], LAYERS * STEPS);
     assert_true(s.count[HR_TRACE_ATTEND] > LAYERS * STEPS); /* there are waves */
     assert_in_range(s.ns[HR_TRACE_ATTEND], 1, traced.attend_ns);
-    float *same = run_traced(budget, manual, NULL, &plain);
+    float *same = run_traced(extents, manual, NULL, &plain);
     assert_memory_equal(result, same, LENGTH * WIDTH * sizeof(float));
     assert_int_equal(plain.disk_read_bytes, traced.disk_read_bytes);
     assert_int_equal(plain.disk_write_bytes, traced.disk_write_bytes);
@@ -167,7 +131,7 @@ static void test_capped(void **state)
 static void test_resident(void **state)
 {
     hr_stats stats;
-    struct log *log = calloc(1, sizeof(*log));
+    struct trace_log *log = calloc(1, sizeof(*log));
     int64_t start_ns = hr_clock_ns();
     float *result = run_traced(0, false, log, &stats);
     struct sums s = sum_up(log, start_ns, hr_clock_ns());

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "tests/engine/scheduler.h"
-#include "tests/engine/world_ops.h"
 
 static uint64_t rng_state;
 
@@ -16,7 +15,7 @@ void world_seed(uint64_t seed)
     rng_state = seed * 0x2545f4914f6cdd1dull;
 }
 
-uint64_t world_rng(void)
+static uint64_t rng(void)
 {
     uint64_t z = rng_state += 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -26,7 +25,7 @@ uint64_t world_rng(void)
 
 int64_t world_pick(int64_t low, int64_t high)
 {
-    return low + (int64_t)(world_rng() % (uint64_t)(high - low + 1));
+    return low + (int64_t)(rng() % (uint64_t)(high - low + 1));
 }
 
 _Noreturn void world_die(const char *what, hr_context *c)
@@ -83,9 +82,7 @@ static void cap(struct world *w, hr_options *options)
     bool scheduled = w->o.kind == WORLD_SCHEDULED;
     int64_t least = w->layers[2].kv_heads == 2 ? 5 : 2; /* a second pool has a fifth of them */
     int64_t extents = scheduled ? least + world_pick(0, 2) : world_pick(7, 14);
-    if (w->o.extents)
-        extents = w->o.extents;
-    uint64_t bytes = w->o.disk_bytes ? w->o.disk_bytes : scheduled ? 24 << 20 : 96 << 20;
+    uint64_t bytes = scheduled ? 24 << 20 : 96 << 20;
     disks[0] = disks[1] = (hr_disk){.path = folder ? folder : "/tmp", .bytes = bytes};
     options->device_bytes = (uint64_t)extents << 21;
     options->disks = disks;
@@ -151,7 +148,6 @@ void world_open(struct world *w, const struct world_options *o)
     if (world_capped(w))
         cap(w, &options);
     flat.caps = options.caps;
-    w->arena_bytes = options.device_bytes;
     const struct hr_hooks *hooks = o->kind == WORLD_SCHEDULED ? &sched_hooks : NULL;
     if (hr_context_open(&options, hooks, &error, &w->c) != HR_OK ||
         hr_open(&flat, &w->flat) != HR_OK) {

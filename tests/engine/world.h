@@ -35,17 +35,13 @@ enum world_kind {
     WORLD_TIGHT,     /* a budget that batches meet */
     WORLD_CAPPED,    /* most K/V lie on disk */
     WORLD_SCHEDULED, /* as capped, on the device and disk of scheduler.h */
-    WORLD_KINDS,
 };
 
 struct world_options {
     enum world_kind kind;
     int32_t seqs;
     int64_t tokens_max, new_max;
-    uint64_t seed;       /* of the scheduler */
-    int64_t extents;     /* of a capped world's device; 0: drawn */
-    uint64_t disk_bytes; /* of each of its directories; 0: as the kind has it */
-    int64_t deadline_ms; /* of each wait for a layer; 0: none */
+    uint64_t seed; /* of the scheduler */
 };
 
 struct world {
@@ -55,12 +51,10 @@ struct world {
     hr_layer_options layers[WORLD_LAYERS];
     struct model_seq *seqs; /* [o.seqs] */
     struct open_step steps[WORLD_STEPS];
-    float *rows[4];       /* scratch tensors */
-    uint64_t arena_bytes; /* what the context was opened with */
+    float *rows[4]; /* scratch tensors */
     uint64_t attends, refused, failed, read_bytes;
 };
 
-uint64_t world_rng(void);
 void world_seed(uint64_t seed);
 int64_t world_pick(int64_t low, int64_t high);
 
@@ -68,12 +62,16 @@ void world_open(struct world *w, const struct world_options *options);
 /* Ends open steps, destroys all, and wants nothing to be left. */
 void world_close(struct world *w);
 
+int32_t world_width(const hr_layer_options *l);
+
 static inline bool world_capped(const struct world *w)
 {
     return w->o.kind >= WORLD_CAPPED;
 }
 
 _Noreturn void world_die(const char *what, hr_context *c);
+/* Dies if the scheduler has found two uses of a page that nothing orders. */
+void world_check_races(void);
 
 /* ---- Operations; each does nothing where it would make no sense ---- */
 
@@ -85,8 +83,6 @@ void world_destroy(struct world *w, struct model_seq *m);
 void world_advise(struct world *w, struct model_seq *m);
 /* A block that may be evicted is. */
 void world_evict(struct world *w, struct model_seq *m);
-/* Another budget, when no step is open. */
-void world_budget(struct world *w);
 void world_begin(struct world *w, struct open_step *s);
 /* A layer is appended, if it was not, and sometimes attends. */
 void world_layer(struct world *w, struct open_step *s);
