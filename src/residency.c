@@ -194,13 +194,20 @@ static hr_status make_room_below(hr_step *step, int32_t pool, int64_t kept)
     return HR_OK;
 }
 
-/* Whether every block of the pool is resident and stays so. */
 static bool all_fits(const hr_step *step, int32_t pool)
 {
     for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
         if (s->keep[pool] < blocks_after(s, step))
             return false;
     return step->cache->tiered[pool].lower.slots.slots_used == 0;
+}
+
+bool hr_residency_fits(const hr_step *step)
+{
+    bool fits = true;
+    for (int32_t p = 0; p < step->cache->n_tiered; p++)
+        fits = fits && all_fits(step, p);
+    return fits;
 }
 
 static hr_status mark_and_evict(hr_step *step, int32_t pool)

@@ -11,6 +11,8 @@
 /* Finds the level for the step and all other sequences, and evicts what is above it. HR_E_BUDGET:
  * it cannot run; the sentence has what it would need. */
 hr_status hr_residency_begin(hr_step *step);
+/* Behind begin: whether every block is resident and stays so, as long as the step is open. */
+bool hr_residency_fits(const hr_step *step);
 /* Gives the layer's new blocks their slots, and waits until all that append writes to is there. */
 hr_status hr_residency_append(hr_step *step, int32_t layer);
 /* The layer has attended: what is above the level may go. */

@@ -95,14 +95,12 @@ void hr_step_free(hr_step *step)
     cache->users--;
 }
 
-/* Whether waves may be cut where K/V come from below. */
+/* Whether waves may be cut: where K/V come from below, or may have gone there when a layer that was
+ * appended long before attends. */
 static bool cuts(const hr_step *step)
 {
-    const hr_cache *cache = step->cache;
-    bool any = cache->n_tiered > 0 && cache->context->wave_blocks > 0;
-    for (int32_t p = 0; p < cache->n_tiered; p++)
-        any = any || cache->tiered[p].lower.slots.slots_used > 0;
-    return any;
+    bool tiered = step->cache->n_tiered > 0;
+    return tiered && (step->cache->context->wave_blocks > 0 || !hr_residency_fits(step));
 }
 
 /* Room for the lists of a step that reads from below. */

@@ -132,6 +132,31 @@ static void test_append_first(void **state)
     setup_close(&s);
 }
 
+/* Nothing is on disk when the step begins; what it adds goes there, and its layers attend again. */
+static void test_first_step(void **state)
+{
+    enum { N = 4 * 128 };
+    struct setup s = open_setup(2, NULL, "threads");
+    hr_append_args new = {.struct_size = sizeof(new), .dtype = HR_FP32};
+    hr_attend_args ask = {.struct_size = sizeof(ask), .q_dtype = HR_FP32, .out_dtype = HR_FP32};
+    assert_int_equal(begin_one(s.step, s.seq, N), HR_OK);
+    for (int l = 0; l < LAYERS; l++) {
+        new.k = numbers + (2 * l) * WIDTH, new.v = numbers + (3 * l + 1) * WIDTH;
+        assert_int_equal(hr_step_append(s.step, l, &new), HR_OK);
+        ask.q = numbers + l * WIDTH, ask.out = results[0] + l * N * WIDTH;
+        assert_int_equal(hr_step_attend(s.step, l, &ask), HR_OK);
+    }
+    for (int l = 0; l < LAYERS; l++) {
+        ask.q = numbers + l * WIDTH, ask.out = results[1] + l * N * WIDTH;
+        if (hr_step_attend(s.step, l, &ask) != HR_OK)
+            fail_msg("%s", hr_error_text(s.c));
+    }
+    assert_true(s.cache->tiered[0].ring.n_waves > 2 * LAYERS); /* each was cut */
+    expect_same(LAYERS * N);
+    assert_int_equal(hr_step_abort(s.step), HR_OK);
+    setup_close(&s);
+}
+
 /* Flips a bit of the file. */
 static void flip(const struct setup *s, uint64_t at, int bit)
 {
@@ -422,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_tails),          cmocka_unit_test(test_failing_reads),
         cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
+        cmocka_unit_test(test_first_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
