@@ -76,6 +76,13 @@ def as_forecast(result):
     return all(a == b if whole else a >= b for a, b in pairs)
 
 
+def miscounted(result, counted):
+    """What run, forecast and system say."""
+    return "".join(f"  MISCOUNTED {way}: {result[f'disk_{way}_bytes']}, forecast "
+                   f"{result[f'forecast_{way}_bytes']}, system {counted[f'{way}_bytes']}"
+                   for way in ("read", "write"))
+
+
 def trace_problem(path, result):
     """What is wrong with the trace of a run, or None."""
     with open(path, encoding="utf-8") as f:
@@ -165,7 +172,7 @@ def main():
             bad += not same or not told or read == 0
             print(f"{name}: {got['logits_hash']} read {read / 1e6:.1f} MB, wrote "
                   f"{written / 1e6:.1f} MB{'' if same else '  DIFFERENT'}"
-                  f"{'' if told else '  MISCOUNTED'}", flush=True)
+                  f"{'' if told else miscounted(got, counted)}", flush=True)
         runs += 1
         bad += not check_trace(runner, resident, [
             "--kv-ram", str(int(resident["kv_bytes"] / shares[-1])), "--kv-disk",
