@@ -6,14 +6,13 @@ static size_t table_bytes(const struct hr_blocks *b)
     return (size_t)b->max * sizeof(*b->all);
 }
 
-bool hr_blocks_init(struct hr_blocks *b, struct hr_alloc *alloc, struct hr_extents *arena,
-                    unsigned char *base, uint64_t block_bytes, uint32_t below)
+bool hr_blocks_init(struct hr_blocks *b, const struct hr_blocks_options *o)
 {
-    *b = (struct hr_blocks){.alloc = alloc, .first_free = HR_BLOCK_NONE};
-    if (!hr_slab_init(&b->slots, alloc, arena, base, block_bytes))
+    *b = (struct hr_blocks){.alloc = o->alloc, .first_free = HR_BLOCK_NONE};
+    if (!hr_slab_init(&b->slots, o->alloc, o->arena, o->base, o->block_bytes, o->run))
         return false;
-    b->max = b->slots.extents_max * b->slots.view.blocks_per_extent + below;
-    b->all = hr_alloc_get(alloc, table_bytes(b));
+    b->max = b->slots.extents_max * b->slots.view.blocks_per_extent + o->below;
+    b->all = hr_alloc_get(o->alloc, table_bytes(b));
     if (b->all)
         return true;
     hr_blocks_close(b);

@@ -27,9 +27,17 @@ struct hr_blocks {
     bool broken;
 };
 
-/* `below`: how many more blocks there may be than the arena has slots. False: no memory. */
-bool hr_blocks_init(struct hr_blocks *b, struct hr_alloc *alloc, struct hr_extents *arena,
-                    unsigned char *base, uint64_t block_bytes, uint32_t below);
+struct hr_blocks_options {
+    struct hr_alloc *alloc;
+    struct hr_extents *arena;
+    unsigned char *base;
+    uint64_t block_bytes;
+    uint32_t run;   /* extents of a part of the slab */
+    uint32_t below; /* how many more blocks there may be than the arena has slots */
+};
+
+/* False: no memory. */
+bool hr_blocks_init(struct hr_blocks *b, const struct hr_blocks_options *options);
 void hr_blocks_close(struct hr_blocks *b);
 
 /* Applies an event to a block; one that is forbidden is kept in `broken`. */

@@ -8,7 +8,7 @@ static size_t bitmap_bytes(int64_t count)
 
 bool hr_extents_init(struct hr_extents *e, struct hr_alloc *alloc, int64_t count)
 {
-    *e = (struct hr_extents){.count = count};
+    *e = (struct hr_extents){.count = count, .limit = count};
     e->used = hr_alloc_zero(alloc, bitmap_bytes(count));
     return e->used != NULL;
 }
@@ -36,9 +36,9 @@ static void mark(struct hr_extents *e, int64_t first, int64_t run, bool used)
 int64_t hr_extents_take(struct hr_extents *e, int64_t run)
 {
     int64_t length = 0;
-    while (e->hint < e->count && is_used(e, e->hint))
+    while (e->hint < e->limit && is_used(e, e->hint))
         e->hint++;
-    for (int64_t i = e->hint; i < e->count; i++) {
+    for (int64_t i = e->hint; i < e->limit; i++) {
         length = is_used(e, i) ? 0 : length + 1;
         if (length == run) {
             mark(e, i - run + 1, run, true);

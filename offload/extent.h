@@ -10,6 +10,7 @@ enum { HR_EXTENT_BYTES = 2 << 20, HR_EXTENT_NONE = -1 };
 struct hr_extents {
     uint64_t *used; /* bitmap, one bit an extent */
     int64_t count;
+    int64_t limit; /* those from here on are not handed out */
     int64_t used_count;
     int64_t hint; /* no free extent lies before it */
 };

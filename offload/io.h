@@ -37,6 +37,9 @@ struct hr_io_ops {
     /* Wakes a reap that waits, from any thread: it returns 0. Stays until a reap with a deadline
      * has returned 0. */
     void (*wake)(struct hr_io *io);
+    /* Only the first `bytes` of the options' memory stay, or become, registered; nothing runs.
+     * NULL: the engine registers none. */
+    void (*resize)(struct hr_io *io, size_t bytes);
     /* Waits for what runs and ends the engine. */
     void (*close)(struct hr_io *io);
 };

@@ -51,10 +51,12 @@ struct uring {
     int event; /* eventfd, -1: not open */
     uint64_t event_value;
     bool armed, woken;
-    int running, failed; /* slots; failed ones run too */
-    int64_t refused_ns;  /* when the kernel began to refuse, 0: it does not */
-    unsigned char *memory;
-    size_t bytes; /* registered */
+    int running, failed;   /* slots; failed ones run too */
+    int64_t refused_ns;    /* when the kernel began to refuse, 0: it does not */
+    const char *way;       /* of completions */
+    bool fixed;            /* the kernel has requests for registered memory */
+    unsigned char *memory; /* to register, and how much of it is */
+    size_t bytes;
     struct slot slots[];
 };
 
@@ -254,37 +256,29 @@ static void uring_close(struct hr_io *io)
     hr_alloc_put(u->alloc, u, uring_bytes(io->depth));
 }
 
-static const struct hr_io_ops uring_ops = {
-    .name = "uring",
-    .submit = uring_submit,
-    .reap = uring_reap,
-    .wake = uring_wake,
-    .close = uring_close,
-};
-
 /* Not SINGLE_ISSUER with DEFER_TASKRUN: such a ring belongs to the thread that enables it, while
  * this one is opened and closed by another thread than uses it; and with requests of this size
  * there is nothing to gain. Returns 0 or -errno. */
-static int open_ring(struct uring *u, const char **way)
+static int open_ring(struct uring *u)
 {
     unsigned entries = (unsigned)u->io.depth + 1;
-    *way = "cooperative completions";
+    u->way = "cooperative completions";
     int error = io_uring_queue_init(entries, &u->ring,
                                     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
     if (error != -EINVAL)
         return error;
-    *way = "plain completions";
+    u->way = "plain completions";
     return io_uring_queue_init(entries, &u->ring, 0);
 }
 
 /* NULL, or what the kernel lacks. */
-static const char *lacks(struct uring *u, bool *fixed)
+static const char *lacks(struct uring *u)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(&u->ring);
     bool plain = probe && io_uring_opcode_supported(probe, IORING_OP_READ) &&
                  io_uring_opcode_supported(probe, IORING_OP_WRITE);
-    *fixed = plain && io_uring_opcode_supported(probe, IORING_OP_READ_FIXED) &&
-             io_uring_opcode_supported(probe, IORING_OP_WRITE_FIXED);
+    u->fixed = plain && io_uring_opcode_supported(probe, IORING_OP_READ_FIXED) &&
+               io_uring_opcode_supported(probe, IORING_OP_WRITE_FIXED);
     io_uring_free_probe(probe);
     if (!plain)
         return "the kernel's io_uring has no plain reads and writes (Linux 5.6 has)";
@@ -293,38 +287,60 @@ static const char *lacks(struct uring *u, bool *fixed)
     return NULL;
 }
 
-/* All of the memory or, where its pages may not be locked, nothing. Returns 0 or -errno. */
-static int register_memory(struct uring *u, void *memory, size_t bytes)
+/* All of the bytes or, where their pages may not be locked, nothing. Returns how many buffers they
+ * are, or -errno. */
+static int register_memory(struct uring *u, size_t bytes)
 {
+    if (!u->memory || bytes == 0)
+        return 0;
+    if (!u->fixed)
+        return -EOPNOTSUPP;
     size_t count = (bytes + REGISTERED_BYTES - 1) / REGISTERED_BYTES;
     struct iovec *buffers = hr_alloc_get(u->alloc, count * sizeof(*buffers));
     if (!buffers)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++) {
         size_t from = i * REGISTERED_BYTES, left = bytes - from;
-        buffers[i].iov_base = (unsigned char *)memory + from;
+        buffers[i].iov_base = u->memory + from;
         buffers[i].iov_len = left < REGISTERED_BYTES ? left : REGISTERED_BYTES;
     }
     int error = io_uring_register_buffers(&u->ring, buffers, (unsigned)count);
     hr_alloc_put(u->alloc, buffers, count * sizeof(*buffers));
     if (error)
         return error;
-    u->memory = memory;
     u->bytes = bytes;
     return (int)count;
 }
 
-static void describe(struct uring *u, const char *way, int registered)
+static void describe(struct uring *u, int registered)
 {
     char *text = u->io.text;
     size_t size = sizeof(u->io.text);
-    int n = snprintf(text, size, "uring: depth %d, %s, ", u->io.depth, way);
+    int n = snprintf(text, size, "uring: depth %d, %s, ", u->io.depth, u->way);
     if (registered >= 0)
         snprintf(text + n, size - (size_t)n, "registered buffers: %d", registered);
     else
         snprintf(text + n, size - (size_t)n, "registered buffers: none: %s%s",
                  strerror(-registered), registered == -ENOMEM ? " (see ulimit -l)" : "");
 }
+
+static void uring_resize(struct hr_io *io, size_t bytes)
+{
+    struct uring *u = (struct uring *)io;
+    if (u->bytes > 0)
+        io_uring_unregister_buffers(&u->ring);
+    u->bytes = 0;
+    describe(u, register_memory(u, bytes));
+}
+
+static const struct hr_io_ops uring_ops = {
+    .name = "uring",
+    .submit = uring_submit,
+    .reap = uring_reap,
+    .wake = uring_wake,
+    .resize = uring_resize,
+    .close = uring_close,
+};
 
 static struct hr_io *refuse(struct uring *u, char *why, const char *what, int error)
 {
@@ -337,10 +353,8 @@ static struct hr_io *refuse(struct uring *u, char *why, const char *what, int er
 
 struct hr_io *hr_io_uring_open(const struct hr_io_options *options, char *why)
 {
-    int depth = options->depth > 0 ? options->depth : 16, registered = 0;
+    int depth = options->depth > 0 ? options->depth : 16;
     struct uring *u = hr_alloc_zero(options->alloc, uring_bytes(depth));
-    const char *way;
-    bool fixed;
     if (!u) {
         snprintf(why, WHY_BYTES, "no memory for %zu bytes", uring_bytes(depth));
         return NULL;
@@ -351,17 +365,16 @@ struct hr_io *hr_io_uring_open(const struct hr_io_options *options, char *why)
     u->event = eventfd(0, EFD_CLOEXEC); /* blocking: a read of the ring then waits */
     if (u->event < 0)
         return refuse(u, why, "eventfd", errno);
-    int error = open_ring(u, &way);
+    int error = open_ring(u);
     if (error)
         return refuse(u, why, "io_uring_setup", -error);
-    const char *lacking = lacks(u, &fixed);
+    const char *lacking = lacks(u);
     if (lacking) {
         io_uring_queue_exit(&u->ring);
         return refuse(u, why, lacking, 0);
     }
-    if (options->memory && options->bytes > 0)
-        registered = fixed ? register_memory(u, options->memory, options->bytes) : -EOPNOTSUPP;
-    describe(u, way, registered);
+    u->memory = options->memory;
+    describe(u, register_memory(u, options->bytes));
     return &u->io;
 }
 

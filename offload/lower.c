@@ -22,7 +22,8 @@ bool hr_lower_init(struct hr_lower *l, const struct hr_lower_options *o)
         .heads = o->heads,
         .first_leaving = HR_BLOCK_NONE,
     };
-    if (!hr_slab_init(&l->slots, alloc, &o->tier->extents, NULL, hr_blocks_bytes(o->blocks)))
+    if (!hr_slab_init(&l->slots, alloc, &o->tier->extents, NULL, hr_blocks_bytes(o->blocks),
+                      o->blocks->slots.run))
         return false;
     if (o->extents / l->slots.run < l->slots.parts_limit)
         l->slots.parts_limit = (uint32_t)(o->extents / l->slots.run);

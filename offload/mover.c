@@ -20,9 +20,10 @@ struct hr_mover {
     bool has_thread;
     /* Between the threads. */
     pthread_mutex_t mutex;
-    pthread_cond_t change; /* of `done` or `interrupted` */
+    pthread_cond_t change; /* of `done`, `interrupted` or `resize` */
     struct list started, done;
-    bool interrupted, stop;
+    bool interrupted, stop, resize;
+    size_t resize_bytes;
 };
 
 static void push(struct list *l, struct hr_move *x)
@@ -117,10 +118,23 @@ static bool stopped(struct hr_mover *m)
     return stop;
 }
 
+/* Between two waits of the thread, so that not even the wait itself is under way. */
+static void resize_if_asked(struct hr_mover *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    if (m->resize) {
+        hr_transfers_resize(m->transfers, m->resize_bytes);
+        m->resize = false;
+        pthread_cond_signal(&m->change);
+    }
+    pthread_mutex_unlock(&m->mutex);
+}
+
 static void *progress(void *arg)
 {
     struct hr_mover *m = arg;
     while (!stopped(m)) {
+        resize_if_asked(m);
         start_all(m);
         finish_one(m, INT64_MAX); /* a start wakes it */
     }
@@ -250,6 +264,23 @@ void hr_mover_interrupt(struct hr_mover *m)
     pthread_mutex_unlock(&m->mutex);
     if (m->manual)
         hr_transfers_wake(m->transfers);
+}
+
+void hr_mover_resize(struct hr_mover *m, size_t bytes)
+{
+    if (!m->has_thread) {
+        hr_transfers_resize(m->transfers, bytes);
+        return;
+    }
+    pthread_mutex_lock(&m->mutex);
+    m->resize = true;
+    m->resize_bytes = bytes;
+    pthread_mutex_unlock(&m->mutex);
+    hr_transfers_wake(m->transfers);
+    pthread_mutex_lock(&m->mutex);
+    while (m->resize)
+        pthread_cond_wait(&m->change, &m->mutex);
+    pthread_mutex_unlock(&m->mutex);
 }
 
 struct hr_mover_counts hr_mover_counts(const struct hr_mover *m)

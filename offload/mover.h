@@ -61,6 +61,9 @@ int64_t hr_mover_running(const struct hr_mover *m);
 /* Ends a wait, or the next one. From any thread. */
 void hr_mover_interrupt(struct hr_mover *m);
 
+/* As hr_io_ops.resize; nothing is under way. Waits for the thread to have done it. */
+void hr_mover_resize(struct hr_mover *m, size_t bytes);
+
 /* Of all moves that are back. */
 struct hr_mover_counts {
     uint64_t read_bytes, write_bytes;

@@ -8,24 +8,38 @@ static struct hr_alloc *alloc_of(const struct hr_ring *r)
     return r->lower->blocks->alloc;
 }
 
-bool hr_ring_init(struct hr_ring *r, struct hr_lower *lower, uint32_t size, uint32_t wave_most)
+bool hr_ring_init(struct hr_ring *r, struct hr_lower *lower, uint32_t most)
 {
     struct hr_alloc *alloc = lower->blocks->alloc;
-    *r = (struct hr_ring){.lower = lower, .size = size, .wave_most = wave_most};
-    r->slots = hr_alloc_get(alloc, size * sizeof(*r->slots));
-    r->held_by = hr_alloc_get(alloc, size * sizeof(*r->held_by));
-    if (r->slots && r->held_by &&
-        hr_slab_take(&lower->blocks->slots, r->slots, size) == (int64_t)size)
+    *r = (struct hr_ring){.lower = lower, .most = most};
+    r->slots = hr_alloc_get(alloc, most * sizeof(*r->slots));
+    r->held_by = hr_alloc_get(alloc, most * sizeof(*r->held_by));
+    if (r->slots && r->held_by)
         return true;
     hr_ring_close(r);
     return false;
 }
 
+void hr_ring_fill(struct hr_ring *r, uint32_t size, uint32_t wave_most)
+{
+    r->size = (uint32_t)hr_slab_take(&r->lower->blocks->slots, r->slots, size);
+    r->wave_most = wave_most;
+    if (r->size < size)
+        hr_blocks_break(r->lower->blocks, HR_LIFE_STREAM);
+}
+
+void hr_ring_empty(struct hr_ring *r)
+{
+    for (uint32_t i = 0; i < r->size; i++)
+        hr_slab_give(&r->lower->blocks->slots, r->slots[i]);
+    r->size = 0;
+}
+
 void hr_ring_close(struct hr_ring *r)
 {
     struct hr_alloc *alloc = alloc_of(r);
-    hr_alloc_put(alloc, r->slots, r->size * sizeof(*r->slots));
-    hr_alloc_put(alloc, r->held_by, r->size * sizeof(*r->held_by));
+    hr_alloc_put(alloc, r->slots, r->most * sizeof(*r->slots));
+    hr_alloc_put(alloc, r->held_by, r->most * sizeof(*r->held_by));
     hr_alloc_put(alloc, r->entries, r->entries_max * sizeof(*r->entries));
     hr_alloc_put(alloc, r->waves, r->waves_max * sizeof(*r->waves));
     *r = (struct hr_ring){.lower = r->lower};

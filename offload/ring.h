@@ -29,7 +29,7 @@ struct hr_ring {
     struct hr_lower *lower;
     uint32_t *slots;   /* [size] of the arena */
     uint32_t *held_by; /* [size] entry */
-    uint32_t size;
+    uint32_t size, most;
     uint32_t wave_most;    /* entries that a wave should have at most */
     uint64_t taken, freed; /* positions so far; taken - freed <= size are in use */
     /* The list. */
@@ -48,8 +48,12 @@ struct hr_ring {
     bool failed;
 };
 
-/* Takes `size` slots from the pool for good. False: no memory, or too few slots. */
-bool hr_ring_init(struct hr_ring *r, struct hr_lower *lower, uint32_t size, uint32_t wave_most);
+/* A ring of up to `most` slots. False: no memory. */
+bool hr_ring_init(struct hr_ring *r, struct hr_lower *lower, uint32_t most);
+/* Takes `size` slots from the pool, which has them, until it is emptied; and so it begins, too:
+ * behind hr_ring_reset. */
+void hr_ring_fill(struct hr_ring *r, uint32_t size, uint32_t wave_most);
+void hr_ring_empty(struct hr_ring *r);
 /* Nothing may be under way. */
 void hr_ring_close(struct hr_ring *r);
 

@@ -15,20 +15,24 @@ static size_t slot_array_bytes(const struct hr_slab *s)
     return part_array_bytes(s) * s->view.blocks_per_extent;
 }
 
-bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *arena,
-                  unsigned char *base, uint64_t block_bytes)
+uint32_t hr_slab_run(uint64_t block_bytes)
 {
-    uint64_t run = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
+    return (uint32_t)((block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES);
+}
+
+bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *arena,
+                  unsigned char *base, uint64_t block_bytes, uint32_t run)
+{
     *s = (struct hr_slab){
         .view = {.base = base,
                  .extent_bytes = HR_EXTENT_BYTES,
                  .block_bytes = block_bytes,
-                 .blocks_per_extent = (uint32_t)(run * HR_EXTENT_BYTES / block_bytes)},
+                 .blocks_per_extent = (uint32_t)((uint64_t)run * HR_EXTENT_BYTES / block_bytes)},
         .arena = arena,
         .alloc = alloc,
         .extents_max = (uint32_t)((uint64_t)arena->count / run),
         .parts_limit = (uint32_t)((uint64_t)arena->count / run),
-        .run = (uint32_t)run,
+        .run = run,
         .first_open = HR_BLOCK_NONE,
         .first_empty = HR_BLOCK_NONE,
     };
@@ -159,4 +163,22 @@ void hr_slab_give(struct hr_slab *s, uint32_t slot)
         list_open(s, part);
     if (s->free_count[part] == s->view.blocks_per_extent)
         close_part(s, part);
+}
+
+void hr_slab_prefer(struct hr_slab *s, const uint64_t *parts, uint32_t n)
+{
+    s->first_open = HR_BLOCK_NONE;
+    for (uint32_t i = n; i-- > 0;)
+        if (s->free_count[(uint32_t)parts[i]] > 0)
+            list_open(s, (uint32_t)parts[i]);
+}
+
+void hr_slab_drop_part(struct hr_slab *s, uint32_t part)
+{
+    uint32_t per = s->view.blocks_per_extent;
+    if (s->free_count[part] == 0)
+        list_open(s, part);
+    s->slots_used -= per - s->free_count[part];
+    s->free_count[part] = per;
+    close_part(s, part);
 }

@@ -32,10 +32,12 @@ struct hr_slab {
     const uint64_t *now; /* the last ticket there is */
 };
 
-/* Prepares a slab of slots of `block_bytes` over extents at `base` (NULL: of files, which have no
- * address). False: no memory. */
+/* Extents that a block takes: the fewest that a part may have. */
+uint32_t hr_slab_run(uint64_t block_bytes);
+/* Prepares a slab of slots of `block_bytes`, in parts of `run` extents, over extents at `base`
+ * (NULL: of files, which have no address). False: no memory. */
 bool hr_slab_init(struct hr_slab *s, struct hr_alloc *alloc, struct hr_extents *arena,
-                  unsigned char *base, uint64_t block_bytes);
+                  unsigned char *base, uint64_t block_bytes, uint32_t run);
 /* Notes from now on who used which slot last. The slots of a new part begin with `*now`: its extent
  * may have been another slab's. False: no memory. */
 bool hr_slab_watch(struct hr_slab *s, const uint64_t *now);
@@ -46,5 +48,11 @@ void hr_slab_close(struct hr_slab *s);
  * how many. Never allocates. */
 int64_t hr_slab_take(struct hr_slab *s, uint32_t *slots, int64_t count);
 void hr_slab_give(struct hr_slab *s, uint32_t slot);
+
+/* For pack.h. Takes slots of these parts from now on, in this order; they are all that it holds, in
+ * the low half of each entry. */
+void hr_slab_prefer(struct hr_slab *s, const uint64_t *parts, uint32_t n);
+/* Gives up a part with all its slots, which are nobody's. */
+void hr_slab_drop_part(struct hr_slab *s, uint32_t part);
 
 #endif

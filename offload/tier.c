@@ -65,6 +65,15 @@ static struct hr_io *open_io(const struct hr_tier_options *o, char *why)
     return hr_io_threads_open(&io, why);
 }
 
+static void describe(struct hr_tier *tier)
+{
+    const struct hr_io *io = tier->io;
+    int n =
+        snprintf(tier->text, sizeof(tier->text), "%s; ", io->text[0] ? io->text : io->ops->name);
+    if (n > 0 && (size_t)n < sizeof(tier->text) && tier->store.calls != &no_calls)
+        hr_store_text(&tier->store, tier->text + n, sizeof(tier->text) - (size_t)n);
+}
+
 static hr_status open_mover(struct hr_tier *tier, const struct hr_tier_options *o,
                             struct hr_error *error)
 {
@@ -77,10 +86,8 @@ static hr_status open_mover(struct hr_tier *tier, const struct hr_tier_options *
         status = o->alloc->refused > refused ? HR_E_NO_MEMORY : status;
         return hr_fail(error, status, "I/O engine: %s", why);
     }
-    int n =
-        snprintf(tier->text, sizeof(tier->text), "%s; ", io->text[0] ? io->text : io->ops->name);
-    if (n > 0 && (size_t)n < sizeof(tier->text) && !o->dry)
-        hr_store_text(&tier->store, tier->text + n, sizeof(tier->text) - (size_t)n);
+    tier->io = io;
+    describe(tier);
     struct hr_mover_options options = {.alloc = o->alloc, .manual = o->manual || o->dry};
     options.transfers = hr_transfers_open(o->alloc, io);
     if (options.transfers)
@@ -130,6 +137,12 @@ void hr_tier_close(struct hr_tier *tier)
     hr_alloc_put(tier->alloc, tier->moves, MOVES * sizeof(*tier->moves));
     hr_store_close(&tier->store);
     *tier = (struct hr_tier){0};
+}
+
+void hr_tier_resize(struct hr_tier *tier, uint64_t bytes)
+{
+    hr_mover_resize(tier->mover, bytes);
+    describe(tier);
 }
 
 struct hr_move *hr_tier_take_move(struct hr_tier *tier, bool write)

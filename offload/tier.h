@@ -29,6 +29,7 @@ struct hr_tier {
     struct hr_alloc *alloc;
     struct hr_store store;
     struct hr_extents extents; /* of the store */
+    const struct hr_io *io;
     struct hr_mover *mover;
     struct hr_tickets tickets;
     struct hr_move *moves, *free_moves;
@@ -44,6 +45,10 @@ struct hr_tier {
 hr_status hr_tier_open(struct hr_tier *tier, const struct hr_tier_options *options,
                        struct hr_error *error);
 void hr_tier_close(struct hr_tier *tier);
+
+/* Only the first `bytes` of the device's arena are read to and written from, from now on; nothing
+ * is under way. */
+void hr_tier_resize(struct hr_tier *tier, uint64_t bytes);
 
 /* A move to fill, or NULL: all are under way. Some are kept for reads. */
 struct hr_move *hr_tier_take_move(struct hr_tier *tier, bool write);

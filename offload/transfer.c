@@ -253,6 +253,12 @@ void hr_transfers_wake(struct hr_transfers *t)
     t->io->ops->wake(t->io);
 }
 
+void hr_transfers_resize(struct hr_transfers *t, size_t bytes)
+{
+    if (t->io->ops->resize)
+        t->io->ops->resize(t->io, bytes);
+}
+
 const struct hr_io *hr_transfers_io(const struct hr_transfers *t)
 {
     return t->io;

@@ -42,6 +42,8 @@ struct hr_transfer *hr_transfers_finish(struct hr_transfers *t, int64_t deadline
 int64_t hr_transfers_running(const struct hr_transfers *t);
 /* Wakes a finish that waits, from any thread. */
 void hr_transfers_wake(struct hr_transfers *t);
+/* As hr_io_ops.resize; nothing runs. */
+void hr_transfers_resize(struct hr_transfers *t, size_t bytes);
 /* The engine, for its name and text. */
 const struct hr_io *hr_transfers_io(const struct hr_transfers *t);
 

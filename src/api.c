@@ -2,6 +2,7 @@
 /* The public entry points: checks of handles and of states, nothing else. */
 #include "src/attention.h"
 #include "src/base/clock.h"
+#include "src/budget.h"
 #include "src/exec.h"
 #include "src/measure.h"
 #include "src/request.h"
@@ -85,6 +86,12 @@ hr_status hr_context_stats(const hr_context *context, hr_stats *stats)
 const char *hr_context_disk_text(const hr_context *context)
 {
     return context && context->tier ? context->tier->text : "";
+}
+
+hr_status hr_context_set_device_bytes(hr_context *context, uint64_t device_bytes)
+{
+    CHECK_SET(&thread_error, context);
+    return hr_budget_set(context, device_bytes);
 }
 
 hr_status hr_poll(hr_context *context, int64_t deadline_ns)

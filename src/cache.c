@@ -54,6 +54,13 @@ static hr_status check_reserved(const hr_layer_options *l, int32_t i, struct hr_
     return HR_OK;
 }
 
+static hr_layer_options layer_of(const hr_cache_options *o, int32_t i)
+{
+    hr_layer_options layer;
+    memcpy(&layer, (const char *)o->layers + (size_t)i * o->layer_size, sizeof(layer));
+    return layer;
+}
+
 static int64_t at_most_tokens_max(int64_t n)
 {
     return n < HR_TOKENS_MAX ? n : HR_TOKENS_MAX;
@@ -78,9 +85,8 @@ static bool geom_equal(const struct hr_geom *a, const struct hr_geom *b)
 }
 
 /* Blocks of a size that the disk has room for. */
-static uint32_t most_below(const hr_context *c, uint64_t block_bytes)
+static uint32_t most_below(const hr_context *c, uint64_t block_bytes, uint32_t run)
 {
-    uint64_t run = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
     if (!c->tier)
         return 0;
     uint64_t most = (uint64_t)c->tier->store.extents / run * (run * HR_EXTENT_BYTES / block_bytes);
@@ -94,19 +100,40 @@ static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
     for (*index = 0; *index < cache->n_pools; ++*index)
         if (hr_blocks_bytes(&cache->pools[*index]) == block_bytes)
             return HR_OK;
-    uint64_t extents = (block_bytes + HR_EXTENT_BYTES - 1) / HR_EXTENT_BYTES;
-    if (extents > (uint64_t)c->extents.count)
+    uint32_t least = hr_slab_run(block_bytes), run = cache->run > least ? cache->run : least;
+    if (run > c->extents.limit)
         return hr_fail(&c->error, HR_E_BUDGET,
                        "one block of %d tokens takes %llu bytes; the K/V budget is %llu bytes",
                        HR_BLOCK_TOKENS, (unsigned long long)block_bytes,
-                       (unsigned long long)c->dev->arena_bytes);
-    if (!hr_blocks_init(&cache->pools[*index], &c->alloc, &c->extents, c->dev->arena, block_bytes,
-                        most_below(c, block_bytes)))
+                       (unsigned long long)hr_context_budget(c));
+    struct hr_blocks_options options = {
+        .alloc = &c->alloc,
+        .arena = &c->extents,
+        .base = c->dev->arena,
+        .block_bytes = block_bytes,
+        .run = run,
+        .below = most_below(c, block_bytes, run),
+    };
+    if (!hr_blocks_init(&cache->pools[*index], &options))
         return hr_fail(&c->error, HR_E_NO_MEMORY,
                        "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
                        (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
     cache->n_pools++;
     return HR_OK;
+}
+
+/* With a tier below each pool has a share of the extents for good: parts of one size leave no hole
+ * that only some of them could use. */
+static uint32_t common_run(const hr_cache_options *o)
+{
+    uint32_t run = 1;
+    for (int32_t i = 0; i < o->n_layers; i++) {
+        hr_layer_options layer = layer_of(o, i);
+        struct hr_geom g = geom_of(&layer);
+        uint32_t own = hr_slab_run(hr_block_bytes(&g));
+        run = own > run ? own : run;
+    }
+    return run;
 }
 
 /* Finds or makes the class of a geometry. */
@@ -138,15 +165,18 @@ static hr_status add_layers(hr_cache *cache, const hr_cache_options *o)
 {
     struct hr_error *error = &cache->context->error;
     for (int32_t i = 0; i < o->n_layers; i++) {
-        hr_layer_options layer = {0};
-        memcpy(&layer, (const char *)o->layers + (size_t)i * o->layer_size, sizeof(layer));
+        hr_layer_options layer = layer_of(o, i);
         hr_status status = check_shape(&layer, i, error);
         if (status == HR_OK)
             status = check_reserved(&layer, i, error);
         if (status != HR_OK)
             return status;
+    }
+    cache->run = cache->context->tier ? common_run(o) : 1;
+    for (int32_t i = 0; i < o->n_layers; i++) {
+        hr_layer_options layer = layer_of(o, i);
         struct hr_geom g = geom_of(&layer);
-        status = class_for(cache, &g, i, &cache->class_of[i]);
+        hr_status status = class_for(cache, &g, i, &cache->class_of[i]);
         if (status != HR_OK)
             return status;
     }

@@ -18,9 +18,11 @@ struct hr_class {
 struct hr_tiered {
     struct hr_lower lower;
     struct hr_ring ring;
-    int64_t slots;    /* of the device, the ring's among them */
-    int64_t layers;   /* whose blocks are of this pool */
-    int64_t reserved; /* slots that open steps count on, beside what sequences keep */
+    int64_t slots;       /* of the device, the ring's among them */
+    uint32_t ring_slots; /* of these */
+    uint32_t wave_most;  /* of the ring's, for a wave */
+    int64_t layers;      /* whose blocks are of this pool */
+    int64_t reserved;    /* slots that open steps count on, beside what sequences keep */
 };
 
 struct hr_cache {
@@ -33,6 +35,7 @@ struct hr_cache {
     int32_t n_layers;
     int32_t n_classes;
     int32_t n_pools;
+    uint32_t run;             /* extents that a part of any pool has at least */
     struct hr_tiered *tiered; /* [n_pools] with a tier below, else none */
     int32_t n_tiered;         /* n_pools, or 0 */
     hr_seq *first_seq;        /* of those not yet destroyed */
@@ -41,6 +44,7 @@ struct hr_cache {
     uint64_t evictions;       /* so far: a fetch list made before one may be wrong */
     int64_t promised;         /* extents of the device that are its own */
     int32_t users;            /* sequences and steps not yet destroyed */
+    int32_t open_steps;
 };
 
 hr_status hr_cache_make(hr_context *context, const hr_cache_options *options, hr_cache **cache);

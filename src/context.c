@@ -255,7 +255,7 @@ void hr_context_fill_stats(const hr_context *c, hr_stats *stats)
     *stats = (hr_stats){
         .struct_size = stats->struct_size,
         .threads = c->dev->threads,
-        .kv_bytes_total = c->dev->arena_bytes,
+        .kv_bytes_total = hr_context_budget(c),
         .kv_bytes_used = c->kv_bytes_used,
         .kv_bytes_peak = c->kv_bytes_peak,
         .host_bytes_used = c->alloc.bytes_used,

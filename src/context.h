@@ -55,6 +55,11 @@ struct hr_hooks {
 hr_status hr_context_open(const hr_options *options, const struct hr_hooks *hooks,
                           struct hr_error *error, hr_context **context);
 void hr_context_close(hr_context *context);
+/* Bytes that K/V may take of the device. */
+static inline uint64_t hr_context_budget(const hr_context *c)
+{
+    return (uint64_t)c->extents.limit * HR_EXTENT_BYTES;
+}
 /* HR_E_DEVICE once the device has reported an error. */
 hr_status hr_context_device_status(hr_context *context);
 void hr_context_fill_stats(const hr_context *context, hr_stats *stats);

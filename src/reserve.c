@@ -93,8 +93,8 @@ static hr_status budget_error(const hr_step *step, int32_t i, int32_t layer)
                    "%llu of %llu bytes of K/V are used, in %lld of %lld extents; a block takes "
                    "%llu",
                    i, (long long)step->views[i].n_kv, layer, (unsigned long long)c->kv_bytes_used,
-                   (unsigned long long)c->dev->arena_bytes, (long long)c->extents.used_count,
-                   (long long)c->extents.count,
+                   (unsigned long long)hr_context_budget(c), (long long)c->extents.used_count,
+                   (long long)c->extents.limit,
                    (unsigned long long)hr_blocks_bytes(hr_cache_pool(step->cache, layer)));
 }
 

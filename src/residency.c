@@ -62,7 +62,7 @@ static struct share share_of(const hr_step *step, int32_t pool)
     const hr_cache *cache = step->cache;
     const struct hr_tiered *t = &cache->tiered[pool];
     struct share share = {
-        .slots = t->slots - t->ring.size, .layers = t->layers, .others = t->reserved};
+        .slots = t->slots - t->ring_slots, .layers = t->layers, .others = t->reserved};
     for (int32_t i = 0; i < step->n_seqs; i++) {
         struct hr_span span = hr_step_written(step, i);
         share.adds += span.end - span.first;
@@ -83,10 +83,10 @@ static hr_status too_small(const hr_step *step, int32_t pool, const struct share
         "the step needs %lld bytes of device memory, %lld are there: the newest blocks of all "
         "layers take %lld, open ones %lld, the new ones of two layers %lld, other steps %lld, the "
         "ring %lld",
-        (long long)((uint64_t)(least + s->opens + 2 * s->adds + s->others + t->ring.size) * bytes),
+        (long long)((uint64_t)(least + s->opens + 2 * s->adds + s->others + t->ring_slots) * bytes),
         (long long)((uint64_t)t->slots * bytes), (long long)((uint64_t)least * bytes),
         (long long)((uint64_t)s->opens * bytes), (long long)((uint64_t)(2 * s->adds) * bytes),
-        (long long)((uint64_t)s->others * bytes), (long long)((uint64_t)t->ring.size * bytes));
+        (long long)((uint64_t)s->others * bytes), (long long)((uint64_t)t->ring_slots * bytes));
 }
 
 /* The highest level at which all fits; -1: none. */
@@ -392,22 +392,18 @@ static void park(hr_seq *seq)
     hr_progress(seq->cache->context);
 }
 
-static bool any_open(const hr_cache *cache)
+hr_status hr_residency_settle(hr_cache *cache)
 {
-    const hr_seq *s = cache->first_seq;
-    while (s && !s->step)
-        s = s->next;
-    return s || cache->fetching;
+    hr_step nobody = {.cache = cache}; /* a step without a batch */
+    return settle(&nobody);
 }
 
 /* While a step is open the budget is its own: the next begin finds a level for the sequence. */
 static hr_status warm(hr_seq *seq)
 {
-    hr_cache *cache = seq->cache;
-    hr_step nobody = {.cache = cache}; /* a step without a batch */
-    if (any_open(cache))
+    if (seq->cache->open_steps > 0)
         return HR_OK;
-    hr_status status = settle(&nobody);
+    hr_status status = hr_residency_settle(seq->cache);
     if (status == HR_OK)
         status = hr_fetch_warm(seq);
     return status == HR_E_BUDGET ? HR_OK : status;

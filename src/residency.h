@@ -20,6 +20,10 @@ void hr_residency_trim(hr_step *step, int32_t layer);
 /* What begin has reserved is free again. */
 void hr_residency_end(hr_step *step);
 
+/* Finds the level for all sequences as they are, and evicts what is above it. No step is open.
+ * HR_E_BUDGET. */
+hr_status hr_residency_settle(hr_cache *cache);
+
 /* Takes the advice, and moves what it moves at once. HR_E_NO_MEMORY. */
 hr_status hr_residency_advise(hr_seq *seq, hr_advice advice);
 /* Evicts blocks [from, end) of a sequence that no step holds, as far as they can be. False: there

@@ -212,3 +212,11 @@ void hr_seq_cut(hr_seq *seq, int64_t length)
         seq->foreign_tail = false;
     }
 }
+
+void hr_seq_find_slots(hr_seq *seq)
+{
+    for (int32_t l = 0; l < seq->cache->n_layers; l++)
+        for (int64_t b = 0; b < hr_blocks_of(seq->length); b++)
+            hr_seq_slots(seq, l)[b] =
+                hr_cache_pool(seq->cache, l)->all[hr_seq_blocks(seq, l)[b]].slot;
+}

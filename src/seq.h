@@ -66,4 +66,7 @@ static inline bool hr_seq_must_copy(const hr_seq *seq, int32_t layer)
     return seq->foreign_tail || hr_blocks_shared(hr_cache_pool(seq->cache, layer), last);
 }
 
+/* Without a tier below: writes the slots of its blocks into the table, when they have moved. */
+void hr_seq_find_slots(hr_seq *seq);
+
 #endif

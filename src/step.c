@@ -162,6 +162,7 @@ static void end_step(hr_step *step)
     }
     dev->ops->set_stream(dev, NULL);
     hr_request_drop(step);
+    step->cache->open_steps -= step->open;
     step->open = false;
 }
 
@@ -198,6 +199,7 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         return dead == HR_OK ? status : dead; /* a dead device gives no memory */
     }
     step->open = true;
+    step->cache->open_steps++;
     return HR_OK;
 }
 

@@ -92,6 +92,11 @@ static int32_t layers_of(const hr_cache *cache, int32_t pool)
     return n;
 }
 
+static int64_t slots_of(const hr_cache *cache, int32_t pool, int64_t extents)
+{
+    return share_of(cache, pool, extents) * cache->pools[pool].slots.view.blocks_per_extent;
+}
+
 /* Slots of the ring, and how many of them a wave takes at most. */
 static uint32_t ring_size(const hr_cache *cache, int32_t pool, int64_t slots, uint32_t *wave_most)
 {
@@ -106,23 +111,58 @@ static uint32_t ring_size(const hr_cache *cache, int32_t pool, int64_t slots, ui
     return (uint32_t)(size > RING_LEAST ? size : RING_LEAST);
 }
 
-static hr_status too_small(const hr_cache *cache, int32_t pool, int64_t slots)
+/* An open block of each layer, the new ones of two, a ring. */
+static int64_t least_slots(const hr_cache *cache, int32_t pool)
 {
-    hr_context *c = cache->context;
-    uint64_t bytes = hr_blocks_bytes(&cache->pools[pool]);
-    int64_t need = layers_of(cache, pool) + 2 + RING_LEAST;
-    double all =
-        (double)((uint64_t)need * bytes) * (double)weight(cache, -1) / (double)weight(cache, pool);
-    return hr_fail(
-        &c->error, HR_E_BUDGET,
-        "the device budget has %lld blocks of %llu bytes for %d layers; one open block a "
-        "layer, the new blocks of two and a ring of %d take %lld: options.device_bytes "
-        "must be at least %.0f",
-        (long long)slots, (unsigned long long)bytes, layers_of(cache, pool), RING_LEAST,
-        (long long)need, all + 2.0 * HR_EXTENT_BYTES * cache->n_pools);
+    return layers_of(cache, pool) + 2 + RING_LEAST;
 }
 
-static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_t disk)
+static hr_status too_small(const hr_cache *cache, int32_t pool, int64_t extents)
+{
+    hr_context *c = cache->context;
+    int64_t least = extents;
+    for (int32_t p = 0; p < cache->n_pools; p++)
+        while (slots_of(cache, p, least) < least_slots(cache, p))
+            least++;
+    return hr_fail(&c->error, HR_E_BUDGET,
+                   "the device budget has %lld blocks of %llu bytes for %d layers; one open block "
+                   "a layer, the new blocks of two and a ring of %d take %lld: "
+                   "options.device_bytes must be at least %llu",
+                   (long long)slots_of(cache, pool, extents),
+                   (unsigned long long)hr_blocks_bytes(&cache->pools[pool]), layers_of(cache, pool),
+                   RING_LEAST, (long long)least_slots(cache, pool),
+                   (unsigned long long)least * HR_EXTENT_BYTES);
+}
+
+hr_status hr_tiers_check(const hr_cache *cache, int64_t extents)
+{
+    for (int32_t p = 0; p < cache->n_pools; p++)
+        if (slots_of(cache, p, extents) < least_slots(cache, p))
+            return too_small(cache, p, extents);
+    return HR_OK;
+}
+
+void hr_tiers_share(hr_cache *cache, int64_t extents)
+{
+    cache->context->promised += extents - cache->promised;
+    cache->promised = extents;
+    for (int32_t p = 0; p < cache->n_tiered; p++) {
+        struct hr_tiered *t = &cache->tiered[p];
+        t->lower.blocks->slots.parts_limit = (uint32_t)share_of(cache, p, extents);
+        t->slots = slots_of(cache, p, extents);
+        t->ring_slots = ring_size(cache, p, t->slots, &t->wave_most);
+    }
+}
+
+void hr_tiers_fill_rings(hr_cache *cache)
+{
+    for (int32_t p = 0; p < cache->n_tiered; p++) {
+        struct hr_tiered *t = &cache->tiered[p];
+        hr_ring_fill(&t->ring, t->ring_slots, t->wave_most);
+    }
+}
+
+static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t disk)
 {
     hr_context *c = cache->context;
     struct hr_blocks *blocks = &cache->pools[pool];
@@ -135,11 +175,7 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_
         if (hr_cache_pool_of(cache, l) == pool && g->kv_heads > heads)
             heads = g->kv_heads;
     }
-    blocks->slots.parts_limit = (uint32_t)share_of(cache, pool, device);
-    t->slots = (int64_t)blocks->slots.parts_limit * blocks->slots.view.blocks_per_extent;
     t->layers = layers_of(cache, pool);
-    if (t->slots < t->layers + 2 + RING_LEAST)
-        return too_small(cache, pool, t->slots);
     if (blocks->slots.run > 1 && c->tier->store.n_files > 1)
         return hr_fail(&c->error, HR_E_UNSUPPORTED,
                        "a block of %llu bytes is larger than an extent: use one disk directory",
@@ -151,19 +187,20 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t device, int64_
         .extents = share_of(cache, pool, disk) * blocks->slots.run,
         .heads = c->dry ? 0 : heads, /* a dry run has no checksums */
     };
-    uint32_t wave_most, size = ring_size(cache, pool, t->slots, &wave_most);
+    uint32_t wave_most;
+    uint32_t most = ring_size(cache, pool, slots_of(cache, pool, c->extents.count), &wave_most);
     if (!hr_lower_init(&t->lower, &options))
         return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for the tables of blocks on disk");
     cache->n_tiered++;
-    if (!hr_ring_init(&t->ring, &t->lower, size, wave_most))
-        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a ring of %u blocks", size);
+    if (!hr_ring_init(&t->ring, &t->lower, most))
+        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a ring of %u blocks", most);
     return HR_OK;
 }
 
 hr_status hr_tiers_make(hr_cache *cache)
 {
     hr_context *c = cache->context;
-    int64_t device = c->extents.count - c->promised;
+    int64_t device = c->extents.limit - c->promised;
     int64_t disk = c->tier->extents.count;
     if (c->promised > 0)
         return hr_fail(&c->error, HR_E_BUDGET,
@@ -172,12 +209,14 @@ hr_status hr_tiers_make(hr_cache *cache)
     cache->tiered = hr_alloc_zero(&c->alloc, (size_t)cache->n_pools * sizeof(*cache->tiered));
     if (!cache->tiered)
         return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for %d pools", cache->n_pools);
-    c->promised += device;
-    cache->promised = device;
-    hr_status status = HR_OK;
+    hr_status status = hr_tiers_check(cache, device);
     for (int32_t p = 0; status == HR_OK && p < cache->n_pools; p++)
-        status = make_pool(cache, p, device, disk);
-    return status;
+        status = make_pool(cache, p, disk);
+    if (status != HR_OK)
+        return status;
+    hr_tiers_share(cache, device);
+    hr_tiers_fill_rings(cache);
+    return HR_OK;
 }
 
 void hr_tiers_free(hr_cache *cache)

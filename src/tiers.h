@@ -11,6 +11,11 @@ hr_status hr_tiers_open(hr_context *context, const hr_options *options,
 
 /* Gives a cache what the budgets have left. HR_E_BUDGET: too little; the sentence has how much. */
 hr_status hr_tiers_make(hr_cache *cache);
+/* HR_E_BUDGET: so many extents of the device are too few for the cache. */
+hr_status hr_tiers_check(const hr_cache *cache, int64_t extents);
+/* Shares them out to the pools; the rings are filled when there is room for them. */
+void hr_tiers_share(hr_cache *cache, int64_t extents);
+void hr_tiers_fill_rings(hr_cache *cache);
 /* Waits for what is under way. */
 void hr_tiers_free(hr_cache *cache);
 

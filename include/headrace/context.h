@@ -79,8 +79,9 @@ typedef struct hr_options {
     /* Leave the worker threads where the system puts them; by default each is bound to a core. */
     bool unbound;
     /* K/V budget in bytes, rounded down to extents of 2 MiB. Address space is reserved at open,
-     * memory is touched as blocks are used. 0: three quarters of the memory available to this
-     * process (cgroup limits respected); with CUDA nine tenths of the GPU's free memory. */
+     * memory is touched as blocks are used; with io_uring (see `io`) all of it is at open, when it
+     * is registered with the kernel. 0: three quarters of the memory available to this process
+     * (cgroup limits respected); with CUDA nine tenths of the GPU's free memory. */
     uint64_t device_bytes;
     /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx", with CUDA "sm80" or
      * "sm90"; NULL: the environment's HEADRACE_CAPS (of the CPU), else the best that there is.
@@ -155,8 +156,18 @@ typedef struct hr_stats {
 HR_API hr_status hr_context_stats(const hr_context *context, hr_stats *stats);
 
 /* One line about the disk tier: the I/O engine, the directories and how they are read; "" without
- * disks. Valid while the context is open. */
+ * disks. Valid until the budget changes. */
 HR_API const char *hr_context_disk_text(const hr_context *context);
+
+/* Changes the K/V budget of an open context: to `device_bytes`, rounded down to extents of 2 MiB;
+ * at most what it was opened with. No step may be open. With disks K/V go there until the rest
+ * fits, oldest first, and come back by themselves as later steps read them; blocks move together
+ * and the memory of what goes is given back to the system, on the host device (a CUDA device keeps
+ * its arena). Changes no bit of any output. Blocks while K/V are written and moved. Errors, with
+ * the budget as it was and nothing lost: HR_E_INVALID, HR_E_BUSY; HR_E_BUDGET: too little for what
+ * sequences have there, pinned ones with disks, or for what a step needs at least; HR_E_IO: writes
+ * failed; HR_E_NO_MEMORY, HR_E_DEVICE. */
+HR_API hr_status hr_context_set_device_bytes(hr_context *context, uint64_t device_bytes);
 
 /* Lets K/V come and go until nothing is left to do or the clock (CLOCK_MONOTONIC) shows
  * `deadline_ns`; 0: does what can be done without waiting. With manual_progress files are read and

@@ -183,6 +183,9 @@ static void cuda_download(struct hr_dev *dev, enum hr_dev_queue queue, void *to,
     hr_dev_cuda_leave(dev);
 }
 
+/* The arena is one allocation. */
+static void cuda_release(struct hr_dev *dev, void *memory, size_t bytes) {}
+
 static void cuda_zero(struct hr_dev *dev, void *memory, size_t bytes)
 {
     struct cuda_dev *c = cuda_of(dev);
@@ -359,6 +362,7 @@ static void cuda_close(struct hr_dev *dev)
 static const struct hr_dev_ops cuda_ops = {
     .name = "cuda",
     .zero = cuda_zero,
+    .release = cuda_release,
     .close = cuda_close,
     .memory_get = cuda_memory_get,
     .memory_put = cuda_memory_put,

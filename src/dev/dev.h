@@ -20,7 +20,7 @@ enum hr_dev_queue { HR_DEV_WORK, HR_DEV_COPY_IN, HR_DEV_COPY_OUT, HR_DEV_QUEUES 
 
 enum hr_dev_wait { HR_DEV_DONE, HR_DEV_PENDING, HR_DEV_DEAD };
 
-/* Between device and host memory, in either direction. */
+/* Between device and host memory, in either direction, or within the device's. */
 struct hr_dev_copy {
     void *to;
     const void *from;
@@ -34,6 +34,9 @@ struct hr_dev_ops {
     void (*launch)(struct hr_dev *dev, hr_item_fn *fn, const void *args, int64_t items);
     /* Zeroes bytes of device memory, after all earlier work. */
     void (*zero)(struct hr_dev *dev, void *memory, size_t bytes);
+    /* Gives memory of the arena back to the system, where that can be, after all earlier work; what
+     * it holds is lost. It may be used again. */
+    void (*release)(struct hr_dev *dev, void *memory, size_t bytes);
     void (*close)(struct hr_dev *dev);
 
     /* Device memory, and host memory that the device copies from and to by itself; aligned to 64,

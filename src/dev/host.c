@@ -26,6 +26,11 @@ static void host_zero(struct hr_dev *dev, void *memory, size_t bytes)
     memset(memory, 0, bytes);
 }
 
+static void host_release(struct hr_dev *dev, void *memory, size_t bytes)
+{
+    madvise(memory, bytes, MADV_DONTNEED);
+}
+
 static void host_close(struct hr_dev *dev)
 {
     struct host_dev *host = host_of(dev);
@@ -85,6 +90,7 @@ static const struct hr_dev_ops host_ops = {
     .name = "host",
     .launch = host_launch,
     .zero = host_zero,
+    .release = host_release,
     .close = host_close,
     .memory_get = host_get,
     .memory_put = host_put,

@@ -15,7 +15,7 @@
 struct run {
     uint64_t first, seeds, steps;
     bool sched;
-    uint64_t attends, refused, failed, read_bytes;
+    uint64_t attends, refused, failed, budgets, read_bytes;
 };
 
 static void run_seed(struct run *r, uint64_t seed)
@@ -43,6 +43,7 @@ static void run_seed(struct run *r, uint64_t seed)
     r->attends += w.attends;
     r->refused += w.refused;
     r->failed += w.failed;
+    r->budgets += w.budgets;
     world_close(&w);
     r->read_bytes += w.read_bytes;
 }
@@ -50,10 +51,10 @@ static void run_seed(struct run *r, uint64_t seed)
 static void report(const struct run *r)
 {
     printf("%llu seeds, %llu steps each, %llu attends compared, %llu batches refused for budget, "
-           "%llu steps failed\n",
+           "%llu steps failed, %llu budgets\n",
            (unsigned long long)r->seeds, (unsigned long long)r->steps,
            (unsigned long long)r->attends, (unsigned long long)r->refused,
-           (unsigned long long)r->failed);
+           (unsigned long long)r->failed, (unsigned long long)r->budgets);
     printf("%llu bytes of K/V came from disk\n", (unsigned long long)r->read_bytes);
     struct sched_counts s = sched_counted;
     if (r->sched)
@@ -69,8 +70,10 @@ static bool too_tame(const struct run *r)
 {
     if (r->seeds < 4)
         return false;
-    if (r->refused == 0 || r->read_bytes == 0 || (r->sched && sched_counted.late == 0)) {
-        printf("FAILED: no batch ever met the budget, or none the disk: the test is too tame\n");
+    if (r->refused == 0 || r->budgets == 0 || r->read_bytes == 0 ||
+        (r->sched && sched_counted.late == 0)) {
+        printf("FAILED: no batch ever met the budget, no budget changed, or no disk was read: the "
+               "test is too tame\n");
         return true;
     }
     return false;

@@ -215,6 +215,47 @@ static void zero(struct hr_dev *dev, void *memory, size_t bytes)
     sched_idle();
 }
 
+static void run_release(struct sched_op *op)
+{
+    struct zero *z = (struct zero *)op;
+    sched_use(z->memory, z->bytes, true, "giving back");
+    memset(z->memory, 0xff, z->bytes);
+}
+
+static void release(struct hr_dev *dev, void *memory, size_t bytes)
+{
+    struct zero *z = malloc(sizeof(*z));
+    s.calls++;
+    *z = (struct zero){{.run = run_release}, memory, bytes};
+    sched_enqueue(&z->op);
+    sched_idle();
+}
+
+struct copy {
+    struct sched_op op;
+    struct hr_dev_copy what;
+};
+
+static void run_copy(struct sched_op *op)
+{
+    const struct hr_dev_copy *c = &((struct copy *)op)->what;
+    sched_use(c->from, c->bytes, false, "a copy");
+    sched_use(c->to, c->bytes, true, "a copy");
+    memcpy(c->to, c->from, c->bytes);
+}
+
+static void copy_batch(struct hr_dev *dev, enum hr_dev_queue queue,
+                       const struct hr_dev_copy *copies, int64_t count)
+{
+    s.calls++;
+    for (int64_t i = 0; i < count; i++) {
+        struct copy *c = malloc(sizeof(*c));
+        *c = (struct copy){{.run = run_copy}, copies[i]};
+        sched_enqueue(&c->op);
+    }
+    sched_idle();
+}
+
 static void memory_put(struct hr_dev *dev, void *memory, size_t bytes)
 {
     sched_drain();
@@ -280,6 +321,8 @@ static void device_opened(void *user, hr_context *c)
     s.ops = *s.host;
     s.ops.launch = launch;
     s.ops.zero = zero;
+    s.ops.release = release;
+    s.ops.copy_batch = copy_batch;
     s.ops.memory_put = memory_put;
     s.ops.event_make = event_make;
     s.ops.event_free = event_free;

@@ -98,7 +98,7 @@ static void slab_round(uint64_t block_bytes, int64_t extents)
     uint32_t n = 0;
     hr_alloc_init(&alloc, NULL);
     assert_true(hr_extents_init(&e, &alloc, extents));
-    assert_true(hr_slab_init(&s, &alloc, &e, base, block_bytes));
+    assert_true(hr_slab_init(&s, &alloc, &e, base, block_bytes, hr_slab_run(block_bytes)));
     uint64_t calls = alloc.calls;
     for (int64_t ask = 1, got = 1; n < 4000 && got == ask; ask = ask % 9 + 1) {
         got = hr_slab_take(&s, blocks + n, ask);

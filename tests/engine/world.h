@@ -52,7 +52,8 @@ struct world {
     struct model_seq *seqs; /* [o.seqs] */
     struct open_step steps[WORLD_STEPS];
     float *rows[4]; /* scratch tensors */
-    uint64_t attends, refused, failed, read_bytes;
+    /* Outputs compared, batches and steps that failed, changes of the budget, from disk. */
+    uint64_t attends, refused, failed, budgets, read_bytes;
 };
 
 void world_seed(uint64_t seed);
@@ -83,6 +84,8 @@ void world_destroy(struct world *w, struct model_seq *m);
 void world_advise(struct world *w, struct model_seq *m);
 /* A block that may be evicted is. */
 void world_evict(struct world *w, struct model_seq *m);
+/* The device's budget becomes another one. */
+void world_budget(struct world *w);
 void world_begin(struct world *w, struct open_step *s);
 /* A layer is appended, if it was not, and sometimes attends. */
 void world_layer(struct world *w, struct open_step *s);

@@ -329,15 +329,46 @@ void world_commit(struct world *w, struct open_step *s)
     }
 }
 
+/* ---- The budget ---- */
+
+static uint64_t budget(const struct world *w)
+{
+    hr_stats stats = {.struct_size = sizeof(stats)};
+    if (hr_context_stats(w->c, &stats) != HR_OK)
+        world_die("stats", w->c);
+    return stats.kv_bytes_total;
+}
+
+void world_budget(struct world *w)
+{
+    uint64_t before = budget(w), most = w->c->dev->arena_bytes >> 21;
+    uint64_t want = (uint64_t)world_pick(world_pick(0, 3) ? (int64_t)most / 2 : 1, (int64_t)most);
+    bool open = false;
+    for (int i = 0; i < WORLD_STEPS; i++) {
+        if (w->steps[i].open && world_pick(0, 7))
+            world_commit(w, &w->steps[i]);
+        open = open || w->steps[i].open;
+    }
+    hr_status status = hr_context_set_device_bytes(w->c, want << 21);
+    bool excused = status == HR_E_BUDGET || (status == HR_E_IO && sched_counted.errors > 0);
+    if (open ? status != HR_E_BUSY : status != HR_OK && !excused)
+        world_die("a change of the budget", w->c);
+    if (budget(w) != (status == HR_OK ? want << 21 : before))
+        world_die("the budget is another one", w->c);
+    w->budgets += status == HR_OK && want << 21 != before;
+}
+
 /* ---- One of them ---- */
 
 static void sometimes(struct world *w, struct model_seq *m)
 {
-    int64_t choice = world_pick(0, 9);
+    int64_t choice = world_pick(0, 11);
     if (choice < 5)
         world_advise(w, m);
     else if (choice < 8)
         world_evict(w, m);
+    else if (choice < 10)
+        world_budget(w);
     else if (world_capped(w))
         hr_poll(w->c, 0);
 }

@@ -43,7 +43,11 @@ static void fake_close(struct hr_io *io)
     ((struct fake *)io)->closed = true;
 }
 
-static const struct hr_io_ops fake_ops = {"fake", fake_submit, fake_reap, fake_wake, fake_close};
+static const struct hr_io_ops fake_ops = {.name = "fake",
+                                          .submit = fake_submit,
+                                          .reap = fake_reap,
+                                          .wake = fake_wake,
+                                          .close = fake_close};
 
 static struct hr_transfers *open_fake(struct fake *f, struct hr_alloc *alloc, int depth)
 {
