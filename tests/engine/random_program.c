@@ -25,6 +25,7 @@ static void run_seed(struct run *r, uint64_t seed)
                                       : seed % 4 == 0 ? WORLD_TIGHT
                                                       : WORLD_ROOMY,
                               .seqs = 10,
+                              .batch = 4,
                               .tokens_max = 700,
                               .new_max = 300,
                               .seed = seed};

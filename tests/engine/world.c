@@ -41,6 +41,12 @@ int32_t world_width(const hr_layer_options *l)
 
 /* ---- Opening ---- */
 
+static const char *folder(void)
+{
+    const char *name = getenv("TMPDIR");
+    return name ? name : "/tmp";
+}
+
 /* Blocks of 256 KiB, and sometimes half of it: eight to an extent, so that few fit. */
 static void choose_large_layers(struct world *w)
 {
@@ -74,16 +80,30 @@ static void choose_layers(struct world *w, bool tight)
         w->layers[2] = w->layers[0];
 }
 
+/* Two threads, one disk. */
+static void make_soak(struct world *w, hr_options *options)
+{
+    static hr_disk disk;
+    disk = (hr_disk){.path = folder(), .bytes = w->o.disk_bytes};
+    memcpy(w->layers, w->o.layers, sizeof(w->layers));
+    options->threads = 2;
+    options->debug_wave_blocks = 0;
+    options->device_bytes = w->o.device_bytes;
+    options->disks = &disk;
+    options->n_disks = 1;
+    options->io = w->o.io;
+    options->allocator = w->o.allocator;
+}
+
 static void cap(struct world *w, hr_options *options)
 {
     static hr_disk disks[2];
     static const char *const engines[] = {NULL, "threads"};
-    const char *folder = getenv("TMPDIR");
     bool scheduled = w->o.kind == WORLD_SCHEDULED;
     int64_t least = w->layers[2].kv_heads == 2 ? 5 : 2; /* a second pool has a fifth of them */
     int64_t extents = scheduled ? least + world_pick(0, 2) : world_pick(7, 14);
     uint64_t bytes = scheduled ? 24 << 20 : 96 << 20;
-    disks[0] = disks[1] = (hr_disk){.path = folder ? folder : "/tmp", .bytes = bytes};
+    disks[0] = disks[1] = (hr_disk){.path = folder(), .bytes = bytes};
     options->device_bytes = (uint64_t)extents << 21;
     options->disks = disks;
     options->n_disks = scheduled ? 1 : (int32_t)world_pick(1, 2);
@@ -103,6 +123,8 @@ static void cap(struct world *w, hr_options *options)
 static void make_sequences(struct world *w)
 {
     w->seqs = calloc((size_t)w->o.seqs, sizeof(*w->seqs));
+    for (int s = 0; s < w->o.seqs; s++)
+        w->seqs[s].most = w->o.tokens_max;
     for (int s = 0; s < w->o.seqs; s++)
         for (int l = 0; l < WORLD_LAYERS; l++) {
             size_t n = (size_t)w->o.tokens_max * (size_t)world_width(&w->layers[l]);
@@ -141,12 +163,14 @@ void world_open(struct world *w, const struct world_options *o)
                           .debug_wave_blocks = waves[world_pick(0, 3)]};
     hr_options flat = {.struct_size = sizeof(flat), .threads = 1, .device_bytes = 64ull << 21};
     *w = (struct world){.o = *o};
-    if (world_capped(w))
+    if (o->kind == WORLD_SOAK) {
+        make_soak(w, &options);
+    } else if (world_capped(w)) {
         choose_large_layers(w);
-    else
-        choose_layers(w, o->kind == WORLD_TIGHT);
-    if (world_capped(w))
         cap(w, &options);
+    } else {
+        choose_layers(w, o->kind == WORLD_TIGHT);
+    }
     flat.caps = options.caps;
     const struct hr_hooks *hooks = o->kind == WORLD_SCHEDULED ? &sched_hooks : NULL;
     if (hr_context_open(&options, hooks, &error, &w->c) != HR_OK ||

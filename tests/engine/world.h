@@ -10,12 +10,12 @@
 
 #include "src/seq.h"
 
-enum { WORLD_STEPS = 2, WORLD_LAYERS = 3, WORLD_BATCH = 4 };
+enum { WORLD_STEPS = 2, WORLD_LAYERS = 3, WORLD_BATCH = 8 };
 
 struct model_seq {
     hr_seq *seq;
-    bool in_step;
-    int64_t length;
+    bool in_step, idle;   /* idle: no batch takes it */
+    int64_t length, most; /* it grows to */
     float *k[WORLD_LAYERS],
         *v[WORLD_LAYERS]; /* [tokens_max][kv_heads * dim], of the layer's dtype */
 };
@@ -28,6 +28,7 @@ struct open_step {
     int64_t n_new[WORLD_BATCH], n_query[WORLD_BATCH];
     bool appended[WORLD_LAYERS];
     bool cancelled;
+    int64_t spent_ns; /* in calls of the library */
 };
 
 enum world_kind {
@@ -35,13 +36,20 @@ enum world_kind {
     WORLD_TIGHT,     /* a budget that batches meet */
     WORLD_CAPPED,    /* most K/V lie on disk */
     WORLD_SCHEDULED, /* as capped, on the device and disk of scheduler.h */
+    WORLD_SOAK,      /* as capped, with the layers, budget, engine and allocator of soak.c */
 };
 
 struct world_options {
     enum world_kind kind;
-    int32_t seqs;
+    int32_t seqs, batch; /* at most, of a batch WORLD_BATCH */
     int64_t tokens_max, new_max;
+    bool prefill;  /* no batch is of single tokens */
     uint64_t seed; /* of the scheduler */
+    /* Of a soak: */
+    hr_layer_options layers[WORLD_LAYERS];
+    uint64_t device_bytes, disk_bytes;
+    const char *io;
+    const hr_allocator *allocator;
 };
 
 struct world {
@@ -87,7 +95,9 @@ void world_evict(struct world *w, struct model_seq *m);
 /* The device's budget becomes another one. */
 void world_budget(struct world *w);
 void world_begin(struct world *w, struct open_step *s);
-/* A layer is appended, if it was not, and sometimes attends. */
+/* A layer is appended, if it was not, and attends. */
+void world_forward(struct world *w, struct open_step *s, int l);
+/* The same for one that is drawn; sometimes it does not attend, or the step is cancelled. */
 void world_layer(struct world *w, struct open_step *s);
 void world_commit(struct world *w, struct open_step *s);
 void world_abort(struct world *w, struct open_step *s);

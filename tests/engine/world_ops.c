@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/clock.h"
 #include "src/residency.h"
 #include "tests/engine/scheduler.h"
 
@@ -141,14 +142,15 @@ void world_begin(struct world *w, struct open_step *s)
     hr_seq *seqs[WORLD_BATCH];
     bool taken[1024] = {false};
     s->n = 0;
-    for (int64_t i = 0, n = world_pick(0, WORLD_BATCH); i < n; i++) {
+    for (int64_t i = 0, n = world_pick(0, w->o.batch); i < n; i++) {
         int32_t at = (int32_t)world_pick(0, w->o.seqs - 1);
         struct model_seq *m = &w->seqs[at];
-        if (!m->seq || m->in_step || taken[at])
+        if (!m->seq || m->in_step || m->idle || taken[at])
             continue;
-        int64_t room = w->o.tokens_max - m->length;
+        int64_t room = m->most - m->length;
         room = room < w->o.new_max ? room : w->o.new_max;
-        int64_t n_new = world_pick(0, 3) ? world_pick(0, room < 6 ? room : 6) : world_pick(0, room);
+        int64_t n_new = world_pick(0, 3) && !w->o.prefill ? world_pick(0, room < 6 ? room : 6)
+                                                          : world_pick(0, room);
         taken[at] = true;
         seqs[s->n] = m->seq;
         s->members[s->n] = at;
@@ -160,7 +162,9 @@ void world_begin(struct world *w, struct open_step *s)
                       .seqs = seqs,
                       .n_new = s->n_new,
                       .n_query = s->n_query};
+    int64_t start_ns = hr_clock_ns();
     hr_status status = hr_step_begin(s->step, &batch);
+    s->spent_ns = hr_clock_ns() - start_ns;
     if (status == HR_E_BUDGET) {
         w->refused++;
         return;
@@ -217,7 +221,10 @@ static bool append_layer(struct world *w, struct open_step *s, int l)
         memcpy(m->v[l] + m->length * width, w->rows[1] + row * width, bytes);
         row += s->n_new[i];
     }
-    s->appended[l] = worked(w, s, hr_step_append(s->step, l, &args), "append");
+    int64_t start_ns = hr_clock_ns();
+    hr_status status = hr_step_append(s->step, l, &args);
+    s->spent_ns += hr_clock_ns() - start_ns;
+    s->appended[l] = worked(w, s, status, "append");
     return s->appended[l];
 }
 
@@ -286,12 +293,21 @@ static void attend_layer(struct world *w, struct open_step *s, int l)
     fill(sink_logits, 8);
     fill(w->rows[0], rows * width);
     memset(w->rows[1], 0xff, sizeof(float) * (size_t)(rows * width));
-    if (!worked(w, s, hr_step_attend(s->step, l, &args), "attend"))
-        return;
-    if (hr_step_wait(s->step, l, INT64_MAX) != HR_OK)
+    int64_t start_ns = hr_clock_ns();
+    hr_status status = hr_step_attend(s->step, l, &args);
+    if (status == HR_OK && hr_step_wait(s->step, l, INT64_MAX) != HR_OK)
         world_die("wait", w->c);
+    s->spent_ns += hr_clock_ns() - start_ns;
+    if (!worked(w, s, status, "attend"))
+        return;
     expect_flat(w, s, l, &args);
     w->attends++;
+}
+
+void world_forward(struct world *w, struct open_step *s, int l)
+{
+    if (s->appended[l] || append_layer(w, s, l))
+        attend_layer(w, s, l);
 }
 
 void world_layer(struct world *w, struct open_step *s)
@@ -318,8 +334,10 @@ void world_commit(struct world *w, struct open_step *s)
         kept[i] = all ? s->n_new[i] : world_pick(0, s->n_new[i]);
     hr_commit_args args = {.struct_size = sizeof(args),
                            .kept = all && world_pick(0, 1) ? NULL : kept};
+    int64_t start_ns = hr_clock_ns();
     if (hr_step_commit(s->step, &args) != HR_OK)
         world_die("commit", w->c);
+    s->spent_ns += hr_clock_ns() - start_ns;
     s->open = false;
     for (int32_t i = 0; i < s->n; i++) {
         struct model_seq *m = &w->seqs[s->members[i]];
