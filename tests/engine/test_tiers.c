@@ -32,7 +32,8 @@ static float *numbers, *results[2];
 
 static struct files files = FILES_WELL;
 
-static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, const char *io)
+static struct setup open_cut(uint64_t extents, const struct hr_hooks *hooks, const char *io,
+                             int64_t wave_blocks)
 {
     struct setup s;
     hr_layer_options layers[LAYERS];
@@ -47,9 +48,15 @@ static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, c
         .limits = {sizeof(o.limits), 2, 4 * CHUNK, 4 * CHUNK},
         .io = io,
         .hooks = hooks,
+        .wave_blocks = wave_blocks,
     };
     setup_open(&s, &o);
     return s;
+}
+
+static struct setup open_setup(uint64_t extents, const struct hr_hooks *hooks, const char *io)
+{
+    return open_cut(extents, hooks, io, 0);
 }
 
 /* One step of n tokens from position t on; the outputs of the last layer go to `to`. */
@@ -157,6 +164,48 @@ static void test_first_step(void **state)
     setup_close(&s);
 }
 
+/* A fork with a block more than its parent has, then two more, and so on: what they share is needed
+ * again that many waves later, while it is still in the ring and when it is not any more. */
+static void forks_apart(struct setup *s, float *to)
+{
+    enum { N = 128, APART = 14 };
+    int64_t n_new[2] = {0, N}, n_query[2] = {1, N};
+    hr_seq *seqs[2] = {s->seq, NULL};
+    prefill(s, to);
+    assert_int_equal(hr_seq_truncate(s->seq, LENGTH - LENGTH % N), HR_OK);
+    assert_int_equal(hr_seq_fork(s->seq, LENGTH - LENGTH % N, &seqs[1]), HR_OK);
+    for (int i = 0; i < APART; i++, to += (N + 1) * WIDTH) {
+        hr_append_args new = {.struct_size = sizeof(new), .dtype = HR_FP32};
+        hr_attend_args ask = {.struct_size = sizeof(ask), .q_dtype = HR_FP32, .out_dtype = HR_FP32};
+        hr_batch batch = {sizeof(batch), 2, seqs, n_new, n_query, NULL};
+        assert_int_equal(hr_step_begin(s->step, &batch), HR_OK);
+        for (int l = 0; l < LAYERS; l++) {
+            new.k = numbers + (i + l) * WIDTH, new.v = numbers + (i + 2 * l + 1) * WIDTH;
+            ask.q = numbers + (i + 3 * l) * WIDTH, ask.out = to;
+            assert_int_equal(hr_step_append(s->step, l, &new), HR_OK);
+            if (hr_step_attend(s->step, l, &ask) != HR_OK)
+                fail_msg("%d blocks apart: %s", i + 1, hr_error_text(s->c));
+        }
+        assert_int_equal(hr_step_commit(s->step, NULL), HR_OK);
+    }
+    assert_int_equal(hr_seq_destroy(&seqs[1]), HR_OK);
+}
+
+static void test_forks_apart(void **state)
+{
+    static const char *const engines[] = {NULL, "threads"};
+    struct setup all = open_setup(200, NULL, NULL);
+    forks_apart(&all, results[0]);
+    setup_close(&all);
+    for (int i = 0; i < 2; i++) {
+        struct setup s = open_cut(5, NULL, engines[i], 1);
+        memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
+        forks_apart(&s, results[1]);
+        expect_same(14 * 129);
+        setup_close(&s);
+    }
+}
+
 /* Flips a bit of the file. */
 static void flip(const struct setup *s, uint64_t at, int bit)
 {
@@ -249,6 +298,12 @@ static void test_wrong_blocks(void **state)
     expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 1, block 3");
     assert_int_equal(pwrite(fd, b, BLOCK, at[1]), BLOCK);
     assert_int_equal(decode(&s), HR_OK);
+    for (int i = 1; i < LAYERS * 8; i++) { /* each write has a number of its own */
+        const struct hr_birth *one = &l->births[hr_seq_blocks(s.seq, i / 8)[i % 8]];
+        for (int j = 0; j < i; j++)
+            assert_true(one->generation !=
+                        l->births[hr_seq_blocks(s.seq, j / 8)[j % 8]].generation);
+    }
     l->births[hr_seq_blocks(s.seq, 2)[4]].generation--;
     expect_error(s.c, decode(&s), HR_E_CORRUPT, "layer 2, block 4, head 0");
     l->births[hr_seq_blocks(s.seq, 2)[4]].generation++;
@@ -447,7 +502,7 @@ int main(void)
         cmocka_unit_test(test_tails),          cmocka_unit_test(test_failing_reads),
         cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
-        cmocka_unit_test(test_first_step),
+        cmocka_unit_test(test_first_step),     cmocka_unit_test(test_forks_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
