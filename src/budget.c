@@ -110,7 +110,9 @@ static hr_status set_plain(hr_context *c, int64_t extents)
 static hr_status check_left(hr_cache *cache)
 {
     hr_context *c = cache->context;
-    hr_progress_drain(cache);
+    if (!hr_progress_drain(cache, c->patience_ns))
+        return hr_fail(&c->error, HR_E_TIMEOUT, "no K/V went to disk within %lld ms",
+                       (long long)(c->patience_ns / 1000000));
     for (int32_t p = 0; p < cache->n_tiered; p++) {
         const struct hr_tiered *t = &cache->tiered[p];
         int64_t used = (int64_t)t->lower.blocks->slots.slots_used;

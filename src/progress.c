@@ -119,10 +119,24 @@ static bool is_quiet(const hr_cache *cache)
     return true;
 }
 
-void hr_progress_drain(hr_cache *cache)
+static uint64_t bytes_moved(const hr_context *c)
+{
+    struct hr_mover_counts counts = hr_mover_counts(c->tier->mover);
+    return counts.read_bytes + counts.write_bytes;
+}
+
+bool hr_progress_drain(hr_cache *cache, int64_t patience_ns)
 {
     hr_context *c = cache->context;
     hr_progress(c);
-    while (!is_quiet(cache) && wait_for_any(c, INT64_MAX))
+    while (!is_quiet(cache)) {
+        int64_t now_ns = hr_clock_ns(), left_ns = INT64_MAX - now_ns;
+        int64_t deadline_ns = now_ns + (patience_ns < left_ns ? patience_ns : left_ns);
+        uint64_t before = bytes_moved(c);
+        bool any = wait_for_any(c, deadline_ns);
         hr_progress(c);
+        if (!any || (bytes_moved(c) == before && hr_clock_ns() >= deadline_ns))
+            return is_quiet(cache);
+    }
+    return true;
 }

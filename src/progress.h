@@ -14,8 +14,9 @@ void hr_progress(hr_context *context);
  * failed. */
 hr_status hr_progress_until(hr_step *step, bool (*ready)(void *arg), void *arg, const char *what);
 
-/* Waits until no read of a cache is under way, or nothing at all. */
+/* Waits until no read of a cache is under way, or nothing at all; there, false: for `patience_ns`
+ * nothing has ended. */
 void hr_progress_drain_reads(hr_cache *cache);
-void hr_progress_drain(hr_cache *cache);
+bool hr_progress_drain(hr_cache *cache, int64_t patience_ns);
 
 #endif

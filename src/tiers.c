@@ -224,7 +224,7 @@ void hr_tiers_free(hr_cache *cache)
     hr_context *c = cache->context;
     if (!cache->tiered)
         return;
-    hr_progress_drain(cache);
+    hr_progress_drain(cache, INT64_MAX);
     for (int32_t p = 0; p < cache->n_tiered; p++) {
         hr_ring_close(&cache->tiered[p].ring);
         hr_lower_close(&cache->tiered[p].lower);

@@ -166,7 +166,7 @@ HR_API const char *hr_context_disk_text(const hr_context *context);
  * its arena). Changes no bit of any output. Blocks while K/V are written and moved. Errors, with
  * the budget as it was and nothing lost: HR_E_INVALID, HR_E_BUSY; HR_E_BUDGET: too little for what
  * sequences have there, pinned ones with disks, or for what a step needs at least; HR_E_IO: writes
- * failed; HR_E_NO_MEMORY, HR_E_DEVICE. */
+ * failed; HR_E_TIMEOUT: none ended within options.patience_ms; HR_E_NO_MEMORY, HR_E_DEVICE. */
 HR_API hr_status hr_context_set_device_bytes(hr_context *context, uint64_t device_bytes);
 
 /* Lets K/V come and go until nothing is left to do or the clock (CLOCK_MONOTONIC) shows

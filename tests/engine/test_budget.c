@@ -227,6 +227,24 @@ static void test_disk_fails(void **state)
     setup_close(&s);
 }
 
+/* A disk that takes a second for each write. */
+static void test_slow_disk(void **state)
+{
+    struct hr_io_sim_options slow = {.latency_ns = 1000000000};
+    struct hr_hooks hooks = {.sim = &slow};
+    struct setup s = open_setup(
+        NULL, &(struct setup_options){.device_extents = MOST, .disk_extents = 16, .hooks = &hooks});
+    for (int i = 0; i < 5; i++)
+        grow(&s, s.seq, CHUNK, 1);
+    s.c->patience_ns = 50000000;
+    refuse(&s, 2, HR_E_TIMEOUT, "within 50 ms");
+    s.c->patience_ns = 5000000000;
+    set(&s, 2);
+    setup_settle(s.c);
+    setup_audit(s.cache);
+    setup_close(&s);
+}
+
 /* The sequence has half of each extent: another one, taken away, had the other half. */
 static void scatter(struct setup *s)
 {
@@ -340,8 +358,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_changes),   cmocka_unit_test(test_two_sizes),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_disk_fails),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_apart),
+        cmocka_unit_test(test_slow_disk), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_plain),     cmocka_unit_test(test_apart),
     };
     size_t n = (LENGTH + 16) * WIDTH;
     numbers = malloc(n * sizeof(float));
