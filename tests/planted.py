@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-LIMIT_S = 150
+LIMIT_S = 600
 
 # What is run; as little as finds the bugs.
 TESTS = {

@@ -210,20 +210,27 @@ static void go_on(struct soak *k)
     }
 }
 
+static void turn(struct soak *k)
+{
+    end_and_arrive(k);
+    if (world_pick(0, 9) == 0)
+        park_or_resume(k);
+    go_on(k);
+}
+
+/* The time begins when the K/V are there, and is longer where too little happens in it. */
 static void run(struct soak *k)
 {
+    k->w.o.prefill = true;
+    while (live(k) < LIVE)
+        turn(k);
+    k->w.o.prefill = false;
     int64_t now_ns = k->start_ns = hr_clock_ns(), end_ns = now_ns + k->seconds * 1000000000;
-    for (k->w.o.prefill = true; now_ns < end_ns; now_ns = hr_clock_ns()) {
-        end_and_arrive(k);
-        if (world_pick(0, 9) == 0)
-            park_or_resume(k);
-        go_on(k);
+    for (; now_ns < end_ns || k->ended < 10 || k->resumed < 10; now_ns = hr_clock_ns()) {
+        turn(k);
         if (now_ns >= k->next_sample_ns)
             sample(k, now_ns);
         double now = live(k);
-        k->w.o.prefill = k->w.o.prefill && now < LIVE; /* at first */
-        if (k->w.o.prefill)
-            continue;
         k->live_sum += now;
         k->live_least = k->live_count++ == 0 || now < k->live_least ? now : k->live_least;
     }
@@ -258,10 +265,9 @@ static void judge_sizes(const struct soak *k)
 static void judge(const struct soak *k, const hr_stats *stats)
 {
     want(k->missed == 0, "a step took longer than its deadline");
-    want(k->live_count > 0 && k->live_sum / (double)k->live_count > 0.95 * LIVE,
+    want(k->live_sum / (double)k->live_count > 0.95 * LIVE,
          "the K/V were not four times the budget");
-    want(k->ended > 0 && k->forked > 5 && k->parked > 5 && k->resumed > 5,
-         "too few sequences came and went");
+    want(k->forked > 5 && k->parked > 10, "too few sequences came and went");
     want(stats->disk_read_bytes > 4 * stats->kv_bytes_total, "too little came from disk");
     want(k->w.attends > k->steps && k->w.refused < k->steps / 20, "batches were refused");
     judge_sizes(k);
