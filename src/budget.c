@@ -47,7 +47,7 @@ static void note_copies(hr_cache *cache)
     }
 }
 
-/* Parts that a pool may keep: its share, or without a tier below the fewest that its blocks need */
+/* Parts that a pool may keep: its share; without a tier below the fewest that its blocks need. */
 static uint32_t parts_kept(const hr_cache *cache, int32_t pool)
 {
     const struct hr_slab *s = &cache->pools[pool].slots;
@@ -55,7 +55,7 @@ static uint32_t parts_kept(const hr_cache *cache, int32_t pool)
     return cache->n_tiered ? s->parts_limit : (uint32_t)((s->slots_used + per - 1) / per);
 }
 
-/* Frees the extents beyond the limit. */
+/* Frees the extents beyond the limit. What has moved stays where it is also on failure. */
 static hr_status pack(hr_context *c)
 {
     struct hr_dev *dev = mover_of(c);
@@ -138,8 +138,9 @@ static hr_status set_tiered(hr_cache *cache, int64_t extents)
     for (int32_t p = 0; p < cache->n_tiered; p++)
         hr_ring_empty(&cache->tiered[p].ring);
     hr_tiers_share(cache, extents);
-    status = hr_residency_settle(cache);
-    if (status == HR_OK)
+    if (extents < before)
+        status = hr_residency_settle(cache);
+    if (status == HR_OK && extents < before)
         status = check_left(cache);
     if (status == HR_OK) {
         c->extents.limit = extents;

@@ -80,7 +80,7 @@ static hr_status too_small(const hr_step *step, int32_t pool, const struct share
     int64_t least = slots_at(step, pool, s->layers, 0);
     return hr_fail(
         &c->error, HR_E_BUDGET,
-        "the step needs %lld bytes of device memory, %lld are there: the newest blocks of all "
+        "%lld bytes of device memory are needed, %lld are there: the newest blocks of all "
         "layers take %lld, open ones %lld, the new ones of two layers %lld, other steps %lld, the "
         "ring %lld",
         (long long)((uint64_t)(least + s->opens + 2 * s->adds + s->others + t->ring_slots) * bytes),

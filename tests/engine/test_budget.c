@@ -195,6 +195,11 @@ static void test_refused(void **state)
     assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_PIN), HR_OK);
     refuse(&s, 2, HR_E_BUDGET, "4194304 are there"); /* 30 pinned blocks */
     assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_NORMAL), HR_OK);
+    set(&s, 2);
+    assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_PIN), HR_OK);
+    set(&s, 3); /* more is never too little */
+    set(&s, MOST);
+    assert_int_equal(hr_seq_advise(s.seq, HR_ADVISE_NORMAL), HR_OK);
     prefill(&s, 1);
     expect_same();
     set(&s, 2);

@@ -368,7 +368,8 @@ void world_budget(struct world *w)
         open = open || w->steps[i].open;
     }
     hr_status status = hr_context_set_device_bytes(w->c, want << 21);
-    bool excused = status == HR_E_BUDGET || (status == HR_E_IO && sched_counted.errors > 0);
+    bool excused = want << 21 < before &&
+                   (status == HR_E_BUDGET || (status == HR_E_IO && sched_counted.errors > 0));
     if (open ? status != HR_E_BUSY : status != HR_OK && !excused)
         world_die("a change of the budget", w->c);
     if (budget(w) != (status == HR_OK ? want << 21 : before))
