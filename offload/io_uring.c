@@ -19,6 +19,7 @@ struct hr_io *hr_io_uring_open(const struct hr_io_options *options, char *why)
 #else
 
 #include "src/base/clock.h"
+#include "src/base/topo.h"
 
 #include <errno.h>
 #include <string.h>
@@ -287,14 +288,17 @@ static const char *lacks(struct uring *u)
     return NULL;
 }
 
-/* All of the bytes or, where their pages may not be locked, nothing. Returns how many buffers they
- * are, or -errno. */
-static int register_memory(struct uring *u, size_t bytes)
+/* All of the bytes, of which the first `held` are in memory, or, where their pages may not be
+ * locked, nothing. Returns how many buffers they are, or -errno. */
+static int register_memory(struct uring *u, size_t held, size_t bytes)
 {
     if (!u->memory || bytes == 0)
         return 0;
     if (!u->fixed)
         return -EOPNOTSUPP;
+    /* It touches all of them: with more than there is the system would end the process. */
+    if (bytes > held && bytes - held > hr_topo_memory_available())
+        return -EFBIG;
     size_t count = (bytes + REGISTERED_BYTES - 1) / REGISTERED_BYTES;
     struct iovec *buffers = hr_alloc_get(u->alloc, count * sizeof(*buffers));
     if (!buffers)
@@ -321,7 +325,9 @@ static void describe(struct uring *u, int registered)
         snprintf(text + n, size - (size_t)n, "registered buffers: %d", registered);
     else
         snprintf(text + n, size - (size_t)n, "registered buffers: none: %s%s",
-                 strerror(-registered), registered == -ENOMEM ? " (see ulimit -l)" : "");
+                 registered == -EFBIG ? "they are more than the memory there is"
+                                      : strerror(-registered),
+                 registered == -ENOMEM ? " (see ulimit -l)" : "");
 }
 
 static void uring_resize(struct hr_io *io, size_t bytes)
@@ -329,8 +335,9 @@ static void uring_resize(struct hr_io *io, size_t bytes)
     struct uring *u = (struct uring *)io;
     if (u->bytes > 0)
         io_uring_unregister_buffers(&u->ring);
+    size_t held = u->bytes;
     u->bytes = 0;
-    describe(u, register_memory(u, bytes));
+    describe(u, register_memory(u, held, bytes));
 }
 
 static const struct hr_io_ops uring_ops = {
@@ -374,7 +381,7 @@ struct hr_io *hr_io_uring_open(const struct hr_io_options *options, char *why)
         return refuse(u, why, lacking, 0);
     }
     u->memory = options->memory;
-    describe(u, register_memory(u, options->bytes));
+    describe(u, register_memory(u, 0, options->bytes));
     return &u->io;
 }
 

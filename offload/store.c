@@ -180,15 +180,30 @@ static hr_status make_file(const struct hr_store *s, struct hr_store_file *f, bo
     return hr_fail(error, HR_E_SYSTEM, "disk directory \"%.256s\": %s", f->path, t.text);
 }
 
-static hr_status check_dir(const struct hr_store_dir *d, int32_t i, struct hr_error *error)
+hr_status hr_store_check(const struct hr_store_dir *dirs, int32_t n_dirs, struct hr_error *error)
+{
+    uint64_t left = HR_STORE_BYTES_MAX;
+    if (n_dirs < 1 || n_dirs > HR_STORE_DIRS_MAX)
+        return hr_fail(error, HR_E_INVALID, "%d disk directories; 1 to %d", n_dirs,
+                       HR_STORE_DIRS_MAX);
+    for (int32_t i = 0; i < n_dirs; i++) {
+        const struct hr_store_dir *d = &dirs[i];
+        if (!d->path)
+            return hr_fail(error, HR_E_INVALID, "disk directory %d: the path is NULL", i);
+        if (d->bytes < HR_EXTENT_BYTES || d->bytes > left)
+            return hr_fail(error, HR_E_INVALID,
+                           "disk directory \"%.256s\": %llu bytes; %d are needed, and all "
+                           "directories together may have %llu",
+                           d->path, (unsigned long long)d->bytes, HR_EXTENT_BYTES,
+                           (unsigned long long)HR_STORE_BYTES_MAX);
+        left -= d->bytes;
+    }
+    return HR_OK;
+}
+
+static hr_status check_size(const struct hr_store_dir *d, struct hr_error *error)
 {
     struct rlimit limit;
-    if (!d->path)
-        return hr_fail(error, HR_E_INVALID, "disk directory %d: the path is NULL", i);
-    if (d->bytes < HR_EXTENT_BYTES || d->bytes > INT64_MAX)
-        return hr_fail(error, HR_E_INVALID, "disk directory \"%.256s\": %llu bytes; %d to %lld",
-                       d->path, (unsigned long long)d->bytes, HR_EXTENT_BYTES,
-                       (long long)INT64_MAX);
     /* Past this limit a write would end the process (SIGXFSZ). */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && d->bytes > limit.rlim_cur)
         return hr_fail(error, HR_E_SYSTEM,
@@ -277,16 +292,14 @@ static hr_status open_all(struct hr_store *s, const struct hr_store_options *o,
 hr_status hr_store_open(struct hr_store *store, const struct hr_store_options *options,
                         struct hr_error *error)
 {
-    hr_status status = HR_OK;
+    hr_status status;
     *store = (struct hr_store){
         .alloc = options->alloc,
         .calls = options->calls ? options->calls : &hr_io_calls_system,
     };
-    if (options->n_dirs < 1 || options->n_dirs > HR_STORE_DIRS_MAX)
-        return hr_fail(error, HR_E_INVALID, "%d disk directories; 1 to %d", options->n_dirs,
-                       HR_STORE_DIRS_MAX);
+    status = hr_store_check(options->dirs, options->n_dirs, error);
     for (int32_t i = 0; i < options->n_dirs && !status; i++)
-        status = check_dir(&options->dirs[i], i, error);
+        status = check_size(&options->dirs[i], error);
     if (status)
         return status;
     store->files = hr_alloc_zero(store->alloc, (size_t)options->n_dirs * sizeof(*store->files));

@@ -9,6 +9,8 @@
 #include "src/base/error.h"
 
 enum { HR_STORE_DIRS_MAX = 64, HR_STORE_WHY_BYTES = 192 };
+/* 128 TiB, of all directories. Tables have an entry for each block. */
+#define HR_STORE_BYTES_MAX (1ull << 47)
 
 struct hr_store_dir {
     const char *path;
@@ -47,6 +49,8 @@ struct hr_store_options {
     bool buffered; /* do not try O_DIRECT */
 };
 
+/* Errors that need no file system: HR_E_INVALID. */
+hr_status hr_store_check(const struct hr_store_dir *dirs, int32_t n_dirs, struct hr_error *error);
 /* Makes the files: checks each directory and its free space first, probes O_DIRECT with the
  * alignment that statx names, preallocates. On an error nothing is left behind, and the sentence
  * has the directory, the call, its errno or the bytes. Errors: HR_E_INVALID, HR_E_SYSTEM,

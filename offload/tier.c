@@ -29,6 +29,9 @@ static const struct hr_io_calls no_calls = {
 static hr_status open_dry_store(struct hr_store *store, const struct hr_tier_options *o,
                                 struct hr_error *error)
 {
+    hr_status status = hr_store_check(o->dirs, o->n_dirs, error);
+    if (status != HR_OK)
+        return status;
     *store = (struct hr_store){.alloc = o->alloc, .calls = &no_calls, .n_files = 1};
     store->files = hr_alloc_zero(o->alloc, sizeof(*store->files));
     if (!store->files)
@@ -68,9 +71,14 @@ static struct hr_io *open_io(const struct hr_tier_options *o, char *why)
 static void describe(struct hr_tier *tier)
 {
     const struct hr_io *io = tier->io;
+    if (tier->store.calls == &no_calls) {
+        snprintf(tier->text, sizeof(tier->text), "a dry run of %lld MiB on disk",
+                 (long long)(tier->store.extents * HR_EXTENT_BYTES >> 20));
+        return;
+    }
     int n =
         snprintf(tier->text, sizeof(tier->text), "%s; ", io->text[0] ? io->text : io->ops->name);
-    if (n > 0 && (size_t)n < sizeof(tier->text) && tier->store.calls != &no_calls)
+    if (n > 0 && (size_t)n < sizeof(tier->text))
         hr_store_text(&tier->store, tier->text + n, sizeof(tier->text) - (size_t)n);
 }
 

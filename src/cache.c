@@ -115,9 +115,12 @@ static hr_status pool_for(hr_cache *cache, uint64_t block_bytes, int32_t *index)
         .below = most_below(c, block_bytes, run),
     };
     if (!hr_blocks_init(&cache->pools[*index], &options))
-        return hr_fail(&c->error, HR_E_NO_MEMORY,
-                       "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes",
-                       (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes);
+        return hr_fail(
+            &c->error, HR_E_NO_MEMORY,
+            "no memory for the tables of blocks of %llu bytes in a budget of %llu bytes and "
+            "%lld on disk",
+            (unsigned long long)block_bytes, (unsigned long long)c->dev->arena_bytes,
+            c->tier ? (long long)c->tier->store.extents * HR_EXTENT_BYTES : 0ll);
     cache->n_pools++;
     return HR_OK;
 }

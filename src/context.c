@@ -26,6 +26,12 @@ static hr_status check_options(const hr_options *o, struct hr_error *error)
         return hr_fail(error, HR_E_INVALID,
                        "options.device_bytes is %llu; at most %lld are allowed",
                        (unsigned long long)o->device_bytes, (long long)INT64_MAX / 2);
+    if (o->io && strcmp(o->io, "uring") != 0 && strcmp(o->io, "threads") != 0)
+        return hr_fail(error, HR_E_INVALID, "options.io is \"%.40s\"; it must be uring or threads",
+                       o->io);
+    if (o->patience_ms < 0 || o->patience_ms > HR_PATIENCE_MS_MAX)
+        return hr_fail(error, HR_E_INVALID, "options.patience_ms is %lld; 0 to %lld are allowed",
+                       (long long)o->patience_ms, HR_PATIENCE_MS_MAX);
     if (o->debug_wave_blocks < 0)
         return hr_fail(error, HR_E_INVALID, "options.debug_wave_blocks is %lld; it must be >= 0",
                        (long long)o->debug_wave_blocks);

@@ -13,6 +13,9 @@
 struct hr_exec_ops;
 struct hr_cu_kernels;
 
+/* A century: a clock's time and this still fit 63 bits of nanoseconds. */
+#define HR_PATIENCE_MS_MAX 3155760000000ll
+
 struct hr_context {
     struct hr_alloc alloc;
     struct hr_error error;

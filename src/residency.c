@@ -72,6 +72,15 @@ static struct share share_of(const hr_step *step, int32_t pool)
     return share;
 }
 
+/* Slots that pinned sequences keep. */
+static int64_t pinned(const hr_step *step, int64_t layers)
+{
+    int64_t sum = 0;
+    for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
+        sum += s->advice == HR_ADVISE_PIN ? layers * blocks_after(s, step) : 0;
+    return sum;
+}
+
 static hr_status too_small(const hr_step *step, int32_t pool, const struct share *s)
 {
     hr_context *c = step->cache->context;
@@ -81,10 +90,12 @@ static hr_status too_small(const hr_step *step, int32_t pool, const struct share
     return hr_fail(
         &c->error, HR_E_BUDGET,
         "%lld bytes of device memory are needed, %lld are there: the newest blocks of all "
-        "layers take %lld, open ones %lld, the new ones of two layers %lld, other steps %lld, the "
+        "layers take %lld (of pinned sequences %lld), open ones %lld, the new ones of two layers "
+        "%lld, other steps %lld, the "
         "ring %lld",
         (long long)((uint64_t)(least + s->opens + 2 * s->adds + s->others + t->ring_slots) * bytes),
         (long long)((uint64_t)t->slots * bytes), (long long)((uint64_t)least * bytes),
+        (long long)((uint64_t)pinned(step, s->layers) * bytes),
         (long long)((uint64_t)s->opens * bytes), (long long)((uint64_t)(2 * s->adds) * bytes),
         (long long)((uint64_t)s->others * bytes), (long long)((uint64_t)t->ring_slots * bytes));
 }

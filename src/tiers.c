@@ -11,17 +11,11 @@ enum { WAVE_BYTES = 16 << 20, RING_WAVES = 4, RING_SHARE = 4, RING_LEAST = 2 };
 
 static const int64_t PATIENCE_MS = 60000;
 
-static hr_status choose_engine(const char *io, struct hr_tier_options *o, struct hr_error *error)
+static enum hr_tier_engine engine_of(const char *io)
 {
-    o->engine = HR_TIER_AUTO;
-    if (io && strcmp(io, "uring") == 0)
-        o->engine = HR_TIER_URING;
-    else if (io && strcmp(io, "threads") == 0)
-        o->engine = HR_TIER_THREADS;
-    else if (io)
-        return hr_fail(error, HR_E_INVALID, "options.io is \"%.40s\"; it must be uring or threads",
-                       io);
-    return HR_OK;
+    if (!io)
+        return HR_TIER_AUTO;
+    return strcmp(io, "uring") == 0 ? HR_TIER_URING : HR_TIER_THREADS;
 }
 
 hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hooks *hooks,
@@ -32,6 +26,7 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
                                       .dev = c->dev,
                                       .dirs = dirs,
                                       .n_dirs = o->n_disks,
+                                      .engine = engine_of(o->io),
                                       .manual = o->manual_progress,
                                       .dry = o->dry_run};
     if (o->n_disks < 1 || o->n_disks > HR_STORE_DIRS_MAX || !o->disks)
@@ -40,7 +35,6 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
                        o->disks ? "set" : "NULL", HR_STORE_DIRS_MAX);
     for (int32_t i = 0; i < o->n_disks; i++)
         dirs[i] = (struct hr_store_dir){o->disks[i].path, o->disks[i].bytes};
-    hr_status status = choose_engine(o->io, &options, error);
     if (hooks) {
         options.calls = hooks->calls;
         options.sim = hooks->sim;
@@ -48,8 +42,6 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
         options.user = hooks->user;
         options.engine = hooks->sim ? HR_TIER_SIMULATED : options.engine;
     }
-    if (status != HR_OK)
-        return status;
     if (c->cuda)
         return hr_fail(error, HR_E_UNSUPPORTED, "disks are for the host device in this version");
     c->patience_ns = (o->patience_ms > 0 ? o->patience_ms : PATIENCE_MS) * 1000000;
@@ -59,7 +51,7 @@ hr_status hr_tiers_open(hr_context *c, const hr_options *o, const struct hr_hook
     struct hr_tier *tier = hr_alloc_zero(&c->alloc, sizeof(*tier));
     if (!tier)
         return hr_fail(error, HR_E_NO_MEMORY, "no memory for the disk tier");
-    status = hr_tier_open(tier, &options, error);
+    hr_status status = hr_tier_open(tier, &options, error);
     if (status == HR_OK)
         c->tier = tier;
     else
@@ -127,7 +119,7 @@ static hr_status too_small(const hr_cache *cache, int32_t pool, int64_t extents)
     return hr_fail(&c->error, HR_E_BUDGET,
                    "the device budget has %lld blocks of %llu bytes for %d layers; one open block "
                    "a layer, the new blocks of two and a ring of %d take %lld: "
-                   "options.device_bytes must be at least %llu",
+                   "device_bytes must be at least %llu",
                    (long long)slots_of(cache, pool, extents),
                    (unsigned long long)hr_blocks_bytes(&cache->pools[pool]), layers_of(cache, pool),
                    RING_LEAST, (long long)least_slots(cache, pool),
@@ -190,7 +182,9 @@ static hr_status make_pool(hr_cache *cache, int32_t pool, int64_t disk)
     uint32_t wave_most;
     uint32_t most = ring_size(cache, pool, slots_of(cache, pool, c->extents.count), &wave_most);
     if (!hr_lower_init(&t->lower, &options))
-        return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for the tables of blocks on disk");
+        return hr_fail(&c->error, HR_E_NO_MEMORY,
+                       "no memory for the tables of %u blocks of %llu bytes in memory and on disk",
+                       blocks->max, (unsigned long long)hr_blocks_bytes(blocks));
     cache->n_tiered++;
     if (!hr_ring_init(&t->ring, &t->lower, most))
         return hr_fail(&c->error, HR_E_NO_MEMORY, "no memory for a ring of %u blocks", most);

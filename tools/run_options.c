@@ -267,6 +267,8 @@ bool run_options_parse(int argc, char **argv, struct run_options *options, int *
     }
     if (optind < argc)
         return bad(argv[optind], "is not expected; see headrace run --help");
+    if (options->trace && strcmp(argv[0], "explain") == 0)
+        return bad("--trace", "is for headrace run: explain runs nothing");
     if (options->no_measure && strcmp(argv[0], "explain") != 0)
         return bad("--no-measure", "is for headrace explain");
     return complete(options);

@@ -36,8 +36,8 @@ typedef struct hr_allocator {
 /* A directory that K/V may go to when they exceed the device's budget. */
 typedef struct hr_disk {
     const char *path;
-    uint64_t bytes; /* preallocated at open, in extents of 2 MiB; the file has no name and goes with
-                       the context */
+    uint64_t bytes; /* preallocated at open, in extents of 2 MiB, at least one; 128 TiB at most in
+                       all directories; the file has no name and goes with the context */
 } hr_disk;
 
 typedef enum hr_trace_kind {
@@ -80,8 +80,9 @@ typedef struct hr_options {
     bool unbound;
     /* K/V budget in bytes, rounded down to extents of 2 MiB. Address space is reserved at open,
      * memory is touched as blocks are used; with io_uring (see `io`) all of it is at open, when it
-     * is registered with the kernel. 0: three quarters of the memory available to this process
-     * (cgroup limits respected); with CUDA nine tenths of the GPU's free memory. */
+     * is registered with the kernel, unless it is more than the memory available. 0: three quarters
+     * of the memory available to this process (cgroup limits respected); with CUDA nine tenths of
+     * the GPU's free memory. */
     uint64_t device_bytes;
     /* Highest kernel level to use: "portable", "avx2", "avx512bf16" or "amx", with CUDA "sm80" or
      * "sm90"; NULL: the environment's HEADRACE_CAPS (of the CPU), else the best that there is.
@@ -101,11 +102,13 @@ typedef struct hr_options {
     /* No progress thread: files are read and written while calls of headrace wait, and in hr_poll.
      */
     bool manual_progress;
-    /* How long a call waits for K/V from disk before it fails with HR_E_TIMEOUT; 0: 60 seconds. */
+    /* How long a call waits for K/V from disk before it fails with HR_E_TIMEOUT; 0: 60 seconds. At
+     * most a hundred years. */
     int64_t patience_ms;
     /* Plans only: no K/V is stored or read, no file made, nothing computed; out and lse stay as
      * they are. Steps otherwise go their way, so hr_context_stats tells what real ones would read
-     * and write, and begin whether they would fit. Host device only. */
+     * and write, and begin whether they would fit; directories are not looked at. Host device only.
+     */
     bool dry_run;
     /* Debugging: cut every attend into waves of this many blocks (0: no cut). Changes no bit of any
      * output; shows that state carried between waves is complete. */

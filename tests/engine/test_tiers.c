@@ -472,9 +472,64 @@ static void test_minimum(void **state)
     options.disks = &where;
     options.io = "tape";
     expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "tape");
+    options.disks = NULL, options.n_disks = 0;
+    expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "tape");
+    options.disks = &where;
     options.io = NULL;
     options.n_disks = -1;
     expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "n_disks is -1");
+}
+
+/* Disks that cannot be are refused, by a dry run too, and waits that a clock cannot count. */
+static void test_limits_of_disks(void **state)
+{
+    hr_disk disk = {.path = setup_folder()};
+    hr_options options = {.struct_size = sizeof(options),
+                          .threads = 1,
+                          .device_bytes = 8 << 20,
+                          .disks = &disk,
+                          .n_disks = 1};
+    hr_context *c;
+    for (int i = 0; i < 2; i++) {
+        options.dry_run = i;
+        disk = (hr_disk){.path = setup_folder(), .bytes = (2 << 20) - 1};
+        expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "2097151 bytes; 2097152 are");
+        disk.bytes = (128ull << 40) + 1;
+        expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "may have 140737488355328");
+        disk = (hr_disk){.bytes = 2 << 20};
+        expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "the path is NULL");
+    }
+    disk = (hr_disk){.path = "/no/such/folder", .bytes = 16 << 20};
+    assert_int_equal(hr_open(&options, &c), HR_OK); /* dry */
+    assert_string_equal(hr_context_disk_text(c), "a dry run of 16 MiB on disk");
+    assert_int_equal(hr_close(&c), HR_OK);
+    options.patience_ms = -1;
+    expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "patience_ms is -1");
+    options.patience_ms = INT64_MAX / 1000000;
+    expect_error(NULL, hr_open(&options, &c), HR_E_INVALID, "patience_ms is 9223372036854");
+}
+
+/* A longest patience is one, and an arena beyond all memory is not registered: that would touch it.
+ */
+static void test_large(void **state)
+{
+    hr_disk disk = {.path = setup_folder(), .bytes = 16 << 20};
+    hr_options options = {.struct_size = sizeof(options),
+                          .threads = 1,
+                          .device_bytes = 1ull << 42,
+                          .disks = &disk,
+                          .n_disks = 1,
+                          .patience_ms = 3155760000000};
+    hr_context *c;
+    assert_int_equal(hr_open(&options, &c), HR_OK);
+    const char *text = hr_context_disk_text(c);
+    assert_true(strncmp(text, "uring", 5) != 0 || strstr(text, "more than the memory there is"));
+    assert_int_equal(hr_close(&c), HR_OK);
+    struct setup s = open_setup(5, NULL, NULL);
+    s.c->patience_ns = 3155760000000 * 1000000;
+    memset(results[1], 0, LENGTH * WIDTH * sizeof(float));
+    prefill(&s, results[1]);
+    setup_close(&s);
 }
 
 /* What a block's life forbids is a bug, and said at the next begin. */
@@ -502,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_tails),          cmocka_unit_test(test_failing_reads),
         cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_minimum),        cmocka_unit_test(test_bug),
+        cmocka_unit_test(test_large),          cmocka_unit_test(test_limits_of_disks),
         cmocka_unit_test(test_first_step),     cmocka_unit_test(test_forks_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -300,7 +300,7 @@ static void test_checks(void **state)
     expect_refused(&b, HR_E_INVALID, WORDS("directory 1", "NULL"));
     prepare(&b, &sim, 2, two_each);
     b.dirs[1].bytes = HR_EXTENT_BYTES - 1;
-    expect_refused(&b, HR_E_INVALID, WORDS(paths[1], "2097151 bytes", "2097152 to"));
+    expect_refused(&b, HR_E_INVALID, WORDS(paths[1], "2097151 bytes", "2097152 are needed"));
     b.dirs[1].bytes = 1ull << 63;
     expect_refused(&b, HR_E_INVALID, WORDS(paths[1], "9223372036854775808 bytes"));
     prepare(&b, &sim, 2, two_each);
