@@ -20,7 +20,7 @@ static hr_status check(hr_context *c, uint64_t bytes)
                        (unsigned long long)bytes, HR_EXTENT_BYTES,
                        (unsigned long long)c->dev->arena_bytes);
     for (const hr_cache *cache = c->first_cache; cache; cache = cache->next)
-        if (cache->open_steps > 0)
+        if (cache->first_open)
             return hr_fail(&c->error, HR_E_BUSY,
                            "a step is open: commit or abort it before the budget changes");
     return HR_OK;

@@ -44,7 +44,7 @@ struct hr_cache {
     uint64_t evictions;       /* so far: a fetch list made before one may be wrong */
     int64_t promised;         /* extents of the device that are its own */
     int32_t users;            /* sequences and steps not yet destroyed */
-    int32_t open_steps;
+    hr_step *first_open;      /* of the open steps */
 };
 
 hr_status hr_cache_make(hr_context *context, const hr_cache_options *options, hr_cache **cache);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/progress.h"
+#include "src/residency.h"
 
 /* Blocks of a sequence that the step's rows of a layer may see: [first, end), and [0, sinks). */
 struct seen {
@@ -82,6 +83,14 @@ static int64_t count_away(hr_step *step, int32_t layer)
     return longest;
 }
 
+/* Whether it becomes resident. What a step that began earlier has marked may be above the level by
+ * now. */
+static bool stays(const hr_step *step, int32_t layer, uint32_t block)
+{
+    const struct hr_birth *birth = &hr_cache_tiered(step->cache, layer)->lower.births[block];
+    return step->mark == step->cache->mark && birth->mark == step->mark;
+}
+
 /* Entries of blocks at distances [begin, end), each sequence's oldest first: neighbours on disk. */
 static void add_entries(hr_step *step, int32_t layer, int64_t begin, int64_t end)
 {
@@ -93,7 +102,7 @@ static void add_entries(hr_step *step, int32_t layer, int64_t begin, int64_t end
         int64_t old = old_blocks(step, i, layer), from = seen.end - end, to = seen.end - begin;
         for (int64_t b = from > 0 ? from : 0; b < to && b < old; b++)
             if (is_seen(&seen, b) && is_away(step, layer, blocks[b]))
-                hr_ring_add(&t->ring, blocks[b], t->lower.births[blocks[b]].mark == step->mark);
+                hr_ring_add(&t->ring, blocks[b], stays(step, layer, blocks[b]));
     }
 }
 
@@ -197,6 +206,12 @@ hr_status hr_fetch_warm(const hr_seq *seq)
     return HR_OK;
 }
 
+void hr_fetch_drop(hr_cache *cache)
+{
+    reset(cache);
+    cache->fetching = NULL;
+}
+
 void hr_fetch_stop(hr_cache *cache)
 {
     if (cache->n_tiered && !cache->fetching)
@@ -256,7 +271,7 @@ static hr_status failure(const hr_step *step, int32_t layer)
 static hr_status await(hr_step *step, int32_t layer, uint32_t wave)
 {
     struct awaited a = {&hr_cache_tiered(step->cache, layer)->ring, wave};
-    hr_status status = hr_progress_until(step, wave_ready, &a, "K/V from disk");
+    hr_status status = hr_residency_await(step, layer, wave_ready, &a, "K/V from disk");
     if (status == HR_OK && a.ring->failed)
         status = failure(step, layer);
     return status;

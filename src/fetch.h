@@ -25,6 +25,8 @@ void hr_fetch_waved(hr_step *step, int32_t layer);
 /* Without a step: the blocks that residency gives to a sequence and that are below come up, while
  * calls of the library and hr_poll move things on. HR_E_NO_MEMORY. */
 hr_status hr_fetch_warm(const hr_seq *seq);
+/* Ends the list that the rings work on, whose ever it is: a step makes it anew when it goes on. */
+void hr_fetch_drop(hr_cache *cache);
 /* Blocks may go: what hr_fetch_warm has listed and not begun stays below, what is under way comes
  * first. Leaves a step's list alone. */
 void hr_fetch_stop(hr_cache *cache);

@@ -18,16 +18,17 @@ static bool in_batch(const hr_seq *seq, const hr_step *step)
     return seq->step == step;
 }
 
-static int64_t blocks_after(const hr_seq *seq, const hr_step *step)
+/* Blocks of each layer behind the step that holds the sequence, if one does. */
+static int64_t blocks_after(const hr_seq *seq)
 {
-    return hr_blocks_of(in_batch(seq, step) ? step->views[seq->batch_index].n_kv : seq->length);
+    return hr_blocks_of(seq->step ? seq->step->views[seq->batch_index].n_kv : seq->length);
 }
 
 /* Least and most blocks of each layer that the sequence keeps. */
 static void bounds(const hr_seq *seq, const hr_step *step, int32_t pool, int64_t *least,
                    int64_t *most)
 {
-    int64_t n = blocks_after(seq, step);
+    int64_t n = blocks_after(seq);
     *least = 0;
     *most = seq->advice == HR_ADVISE_PARK && !in_batch(seq, step) ? 0 : n;
     if (seq->advice == HR_ADVISE_PIN)
@@ -77,7 +78,7 @@ static int64_t pinned(const hr_step *step, int64_t layers)
 {
     int64_t sum = 0;
     for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
-        sum += s->advice == HR_ADVISE_PIN ? layers * blocks_after(s, step) : 0;
+        sum += s->advice == HR_ADVISE_PIN ? layers * blocks_after(s) : 0;
     return sum;
 }
 
@@ -107,7 +108,7 @@ static int64_t find_level(const hr_step *step, int32_t pool, const struct share 
     if (slots_at(step, pool, s->layers, 0) > room)
         return -1;
     for (const hr_seq *q = step->cache->first_seq; q; q = q->next)
-        high = blocks_after(q, step) > high ? blocks_after(q, step) : high;
+        high = blocks_after(q) > high ? blocks_after(q) : high;
     while (low < high) {
         int64_t mid = low + (high - low + 1) / 2;
         if (slots_at(step, pool, s->layers, mid) <= room)
@@ -127,11 +128,13 @@ static int64_t mark_layer(const hr_seq *seq, const hr_step *step, int32_t layer)
 {
     struct hr_tiered *t = hr_cache_tiered(seq->cache, layer);
     const uint32_t *blocks = hr_seq_blocks(seq, layer);
-    int64_t have = hr_blocks_of(seq->length), after = blocks_after(seq, step), marked = 0;
+    int64_t have = hr_blocks_of(seq->length), after = blocks_after(seq), marked = 0;
     int64_t keep = hr_seq_keep(seq, layer);
     for (int64_t b = have > keep ? have - keep : 0; b < have; b++) {
         uint32_t *mark = &t->lower.births[blocks[b]].mark;
         uint32_t want = b >= after - keep ? step->mark : step->mark - 1;
+        if (want != step->mark && seq->step != step && seq->step)
+            continue; /* another step's, which will evict it */
         marked += want == step->mark && *mark < want;
         *mark = *mark < want ? want : *mark;
     }
@@ -208,7 +211,7 @@ static hr_status make_room_below(hr_step *step, int32_t pool, int64_t kept)
 static bool all_fits(const hr_step *step, int32_t pool)
 {
     for (const hr_seq *s = step->cache->first_seq; s; s = s->next)
-        if (s->keep[pool] < blocks_after(s, step))
+        if (s->keep[pool] < blocks_after(s))
             return false;
     return step->cache->tiered[pool].lower.slots.slots_used == 0;
 }
@@ -256,7 +259,7 @@ static hr_status settle(hr_step *step)
 {
     hr_cache *cache = step->cache;
     hr_status status = HR_OK;
-    hr_fetch_stop(cache);
+    hr_fetch_drop(cache); /* what is still coming would be resident behind the evictions */
     step->mark = cache->mark += 2;
     for (int32_t p = 0; status == HR_OK && p < cache->n_tiered; p++)
         status = begin_pool(step, p);
@@ -317,26 +320,20 @@ static bool writes_ready(void *arg)
     return ready;
 }
 
-/* Nothing is on its way that could still give a slot. */
-static bool writes_ready_or_stuck(void *arg)
-{
-    const struct writes *w = arg;
-    const struct hr_tiered *t = hr_cache_tiered(w->step->cache, w->layer);
-    return writes_ready(arg) || (t->lower.leaving == 0 && t->ring.coming == 0);
-}
-
-/* An open block from before the step; -1: there is none. Abort wants its rows back: it stays. */
-static int64_t opened_before(const hr_step *step, int32_t i)
+/* An open block from before the step; -1: there is none. Abort wants its rows back: it stays. (Of a
+ * shared one that is the block that a copy stands in for.) */
+static int64_t opened_before(const hr_step *step, int32_t i, int32_t layer)
 {
     int64_t length = step->seqs[i]->length;
     bool open = hr_step_new(step, i) > 0 && length % HR_BLOCK_TOKENS != 0;
-    return open ? length / HR_BLOCK_TOKENS : -1;
+    bool copied = *hr_step_replaced(step, i, layer) != HR_BLOCK_NONE;
+    return open && !copied ? length / HR_BLOCK_TOKENS : -1;
 }
 
 /* Evicts blocks [0, end) of one sequence of the step, as evict does, but for that block. */
 static void evict_of(hr_step *step, int32_t i, int32_t layer, int64_t end, uint32_t least)
 {
-    int64_t opened = opened_before(step, i);
+    int64_t opened = opened_before(step, i, layer);
     if (opened < 0 || opened >= end) {
         evict(step->seqs[i], layer, 0, end, least);
     } else {
@@ -345,14 +342,56 @@ static void evict_of(hr_step *step, int32_t i, int32_t layer, int64_t end, uint3
     }
 }
 
-/* Layers that were appended and have not attended make room: they will read their blocks again. */
-static void spill(hr_step *step, int32_t layer)
+/* Layers that were appended and have not attended make room: they will read their blocks again.
+ * Blocks of this layer that others share may be what the step at hand counts on: they stay. */
+static void spill_of(hr_step *from, const hr_step *step, int32_t layer)
 {
-    for (int32_t l = 0; l < step->cache->n_layers; l++)
-        for (int32_t i = 0; i < step->n_seqs; i++)
-            if (l != layer && step->appended[l] && !step->attended[l] &&
-                hr_cache_pool_of(step->cache, l) == hr_cache_pool_of(step->cache, layer))
-                evict_of(step, i, l, hr_blocks_of(step->views[i].n_kv), UINT32_MAX);
+    for (int32_t l = 0; l < from->cache->n_layers; l++)
+        for (int32_t i = 0; i < from->n_seqs; i++)
+            if ((from != step || l != layer) && from->appended[l] && !from->attended[l] &&
+                hr_cache_pool_of(from->cache, l) == hr_cache_pool_of(from->cache, layer))
+                evict_of(from, i, l, hr_blocks_of(from->views[i].n_kv),
+                         l == layer ? 0 : UINT32_MAX);
+}
+
+static void spill(const hr_step *step, int32_t layer)
+{
+    for (hr_step *s = step->cache->first_open; s; s = s->next_open)
+        if (s->cut)
+            spill_of(s, step, layer);
+}
+
+struct wait {
+    const struct hr_tiered *tiered;
+    bool (*ready)(void *arg);
+    void *arg;
+};
+
+/* Or nothing is on its way that could still give a slot. */
+static bool ready_or_stuck(void *arg)
+{
+    const struct wait *w = arg;
+    return w->ready(w->arg) || (w->tiered->lower.leaving == 0 && w->tiered->ring.coming == 0);
+}
+
+hr_status hr_residency_await(hr_step *step, int32_t layer, bool (*ready)(void *arg), void *arg,
+                             const char *what)
+{
+    struct wait w = {hr_cache_tiered(step->cache, layer), ready, arg};
+    const struct hr_tier *tier = step->cache->context->tier;
+    int64_t failures = INT64_MAX; /* of writes, when it last made room */
+    hr_status status = HR_OK;
+    while (status == HR_OK) {
+        uint64_t before = step->cache->evictions;
+        status = hr_progress_until(step, ready_or_stuck, &w, what);
+        if (status == HR_OK && !ready(arg) && tier->write_failures <= failures) {
+            failures = tier->write_failures;
+            spill(step, layer);
+        }
+        if (status != HR_OK || step->cache->evictions == before)
+            break;
+    }
+    return status == HR_OK ? hr_progress_until(step, ready, arg, what) : status;
 }
 
 hr_status hr_residency_append(hr_step *step, int32_t layer)
@@ -361,20 +400,7 @@ hr_status hr_residency_append(hr_step *step, int32_t layer)
     hr_status status = hr_fetch_for_append(step, layer);
     if (status != HR_OK)
         return status;
-    const struct hr_tier *tier = step->cache->context->tier;
-    int64_t failures = INT64_MAX; /* of writes, when it last made room */
-    while (status == HR_OK) {
-        uint64_t before = step->cache->evictions;
-        status = hr_progress_until(step, writes_ready_or_stuck, &w, "slots for new K/V");
-        if (status == HR_OK && !writes_ready(&w) && tier->write_failures <= failures) {
-            failures = tier->write_failures;
-            spill(step, layer);
-        }
-        if (status != HR_OK || step->cache->evictions == before)
-            break;
-    }
-    return status == HR_OK ? hr_progress_until(step, writes_ready, &w, "slots for new K/V")
-                           : status;
+    return hr_residency_await(step, layer, writes_ready, &w, "slots for new K/V");
 }
 
 void hr_residency_trim(hr_step *step, int32_t layer)
@@ -412,7 +438,7 @@ hr_status hr_residency_settle(hr_cache *cache)
 /* While a step is open the budget is its own: the next begin finds a level for the sequence. */
 static hr_status warm(hr_seq *seq)
 {
-    if (seq->cache->open_steps > 0)
+    if (seq->cache->first_open)
         return HR_OK;
     hr_status status = hr_residency_settle(seq->cache);
     if (status == HR_OK)

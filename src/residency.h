@@ -13,6 +13,10 @@
 hr_status hr_residency_begin(hr_step *step);
 /* Behind begin: whether every block is resident and stays so, as long as the step is open. */
 bool hr_residency_fits(const hr_step *step);
+/* As hr_progress_until; where slots are what is missing, layers that were appended and have not
+ * attended give theirs. */
+hr_status hr_residency_await(hr_step *step, int32_t layer, bool (*ready)(void *arg), void *arg,
+                             const char *what);
 /* Gives the layer's new blocks their slots, and waits until all that append writes to is there. */
 hr_status hr_residency_append(hr_step *step, int32_t layer);
 /* The layer has attended: what is above the level may go. */

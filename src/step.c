@@ -127,6 +127,7 @@ static hr_status plan_classes(hr_step *step)
     hr_cache *cache = step->cache;
     hr_context *c = cache->context;
     size_t floats = 0;
+    step->cut = cuts(step);
     for (int32_t i = 0; i < cache->n_classes; i++) {
         struct hr_plan *plan = &step->plans[i];
         struct hr_plan_input input = {
@@ -137,7 +138,7 @@ static hr_status plan_classes(hr_step *step)
             .n_seqs = step->n_seqs,
             .threads = c->dev->threads,
             .wave_blocks = cache->n_tiered ? 0 : c->wave_blocks,
-            .cut = cuts(step),
+            .cut = step->cut,
         };
         if (!hr_plan_make(plan, &input, &c->alloc))
             return no_memory(c, "the plan of a step");
@@ -152,6 +153,14 @@ static hr_status plan_classes(hr_step *step)
     return step->state ? HR_OK : no_memory(c, "the workspace of a step");
 }
 
+static void unlink_open(hr_step *step)
+{
+    hr_step **at = &step->cache->first_open;
+    while (*at != step)
+        at = &(*at)->next_open;
+    *at = step->next_open;
+}
+
 /* The caller may destroy the step's stream once it has done with it. */
 static void end_step(hr_step *step)
 {
@@ -162,7 +171,8 @@ static void end_step(hr_step *step)
     }
     dev->ops->set_stream(dev, NULL);
     hr_request_drop(step);
-    step->cache->open_steps -= step->open;
+    if (step->open)
+        unlink_open(step);
     step->open = false;
 }
 
@@ -199,7 +209,8 @@ hr_status hr_step_open(hr_step *step, const hr_batch *batch)
         return dead == HR_OK ? status : dead; /* a dead device gives no memory */
     }
     step->open = true;
-    step->cache->open_steps++;
+    step->next_open = step->cache->first_open;
+    step->cache->first_open = step;
     return HR_OK;
 }
 

@@ -12,6 +12,8 @@ struct hr_step {
     hr_cache *cache;
     hr_step_limits limits;
     bool open;
+    bool cut;           /* planned for waves: its K/V may go to disk before it attends */
+    hr_step *next_open; /* of the cache's */
     int32_t n_seqs;
     int64_t new_tokens;
     int64_t query_tokens;

@@ -238,7 +238,7 @@ class Planter:
         how = ("SURVIVED" if status == 0 else "hangs" if status == "hang" else
                "found" if status > 0 else f"found, by signal {-status}")
         seconds = time.monotonic() - begin
-        return status != 0, f"{kind}: {name}: {how} ({test}, {seconds:.1f} s)"
+        return status not in (0, "hang"), f"{kind}: {name}: {how} ({test}, {seconds:.1f} s)"
 
     def try_test(self, test):
         program, arguments = TESTS[test]
