@@ -88,7 +88,7 @@ def check_options(program, folder):
     refused(program, ["dim_k is 12"], *SMALL, "--kv-disk", f"{folder}:64M", "--dim", "12")
     refused(program, ["bytes of device memory"], *SMALL, "--kv-disk", f"{folder}:64M",
             "--budget", "0.01")
-    refused(program, ["MiB free"], *SMALL, "--kv-disk", folder + ":8000T")
+    refused(program, ["MiB free"], *SMALL, "--kv-disk", folder + ":100T")
     refused(program, ["none/x", "No such file"], *SMALL, "--json", os.path.join(folder, "none/x"))
     refused(program, ["--colour"], "--colour")
     refused(program, ["stray"], "stray")

@@ -521,9 +521,13 @@ static void test_large(void **state)
                           .n_disks = 1,
                           .patience_ms = 3155760000000};
     hr_context *c;
+#ifdef __SANITIZE_THREAD__
+    options.device_bytes = 16 << 20; /* it has no room for so many addresses */
+#endif
     assert_int_equal(hr_open(&options, &c), HR_OK);
     const char *text = hr_context_disk_text(c);
-    assert_true(strncmp(text, "uring", 5) != 0 || strstr(text, "more than the memory there is"));
+    assert_true(options.device_bytes < 1 << 30 || strncmp(text, "uring", 5) != 0 ||
+                strstr(text, "more than the memory there is"));
     assert_int_equal(hr_close(&c), HR_OK);
     struct setup s = open_setup(5, NULL, NULL);
     s.c->patience_ns = 3155760000000 * 1000000;
