@@ -183,11 +183,49 @@ static bool evict(hr_seq *seq, int32_t layer, int64_t from, int64_t end, uint32_
     return true;
 }
 
+/* An open block from before the step; -1: there is none. Abort wants its rows back: it stays. (Of a
+ * shared one that is the block that a copy stands in for.) */
+static int64_t opened_before(const hr_step *step, int32_t i, int32_t layer)
+{
+    int64_t length = step->seqs[i]->length;
+    bool open = hr_step_new(step, i) > 0 && length % HR_BLOCK_TOKENS != 0;
+    bool copied = *hr_step_replaced(step, i, layer) != HR_BLOCK_NONE;
+    return open && !copied ? length / HR_BLOCK_TOKENS : -1;
+}
+
+/* Evicts blocks [0, end) of one sequence of the step, as evict does, but for that block. */
+static bool evict_of(const hr_step *step, int32_t i, int32_t layer, int64_t end, uint32_t least)
+{
+    int64_t opened = opened_before(step, i, layer);
+    if (opened < 0 || opened >= end)
+        return evict(step->seqs[i], layer, 0, end, least);
+    return evict(step->seqs[i], layer, 0, opened, least) &&
+           evict(step->seqs[i], layer, opened + 1, end, least);
+}
+
+/* Evicts what the sequence has above its level when `step` begins. Another open step's has such
+ * blocks where a third sequence that shared them held them back, and is gone. */
+static bool evict_above(hr_seq *seq, const hr_step *step, int32_t layer)
+{
+    const hr_step *of = seq->step;
+    bool grown = of && of != step && of->attended[layer];
+    int64_t n = grown ? blocks_after(seq) : hr_blocks_of(seq->length);
+    int64_t end = n - hr_seq_keep(seq, layer);
+    return of ? evict_of(of, seq->batch_index, layer, end, step->mark - 1)
+              : evict(seq, layer, 0, end, step->mark - 1);
+}
+
+/* Blocks that may lie below, with those that do. */
+static int64_t most_below(const struct hr_lower *l)
+{
+    return hr_lower_room(l) + (int64_t)l->slots.slots_used;
+}
+
 static hr_status no_room_below(const hr_step *step, int32_t pool, int64_t want)
 {
     const struct hr_lower *l = &step->cache->tiered[pool].lower;
     uint64_t bytes = hr_blocks_bytes(l->blocks);
-    int64_t have = hr_lower_room(l) + (int64_t)l->slots.slots_used;
+    int64_t have = most_below(l);
     return hr_fail(&step->cache->context->error, HR_E_BUDGET,
                    "%lld bytes of K/V would have to lie on disk; there is room for %lld",
                    (long long)((uint64_t)want * bytes), (long long)((uint64_t)have * bytes));
@@ -234,12 +272,9 @@ static hr_status mark_and_evict(hr_step *step, int32_t pool)
                 kept += mark_layer(s, step, l);
     hr_status status = make_room_below(step, pool, kept);
     for (int32_t l = 0; status == HR_OK && l < cache->n_layers; l++)
-        for (hr_seq *s = cache->first_seq; status == HR_OK && s; s = s->next) {
-            bool ours = !s->step || s->step == step;
-            int64_t end = hr_blocks_of(s->length) - s->keep[pool];
-            if (hr_cache_pool_of(cache, l) == pool && ours && !evict(s, l, 0, end, step->mark - 1))
-                status = no_room_below(step, pool, end);
-        }
+        for (hr_seq *s = cache->first_seq; status == HR_OK && s; s = s->next)
+            if (hr_cache_pool_of(cache, l) == pool && !evict_above(s, step, l))
+                status = no_room_below(step, pool, 1 + most_below(&cache->tiered[pool].lower));
     return status;
 }
 
@@ -318,28 +353,6 @@ static bool writes_ready(void *arg)
             ready = make_ready(w, blocks[b]);
     }
     return ready;
-}
-
-/* An open block from before the step; -1: there is none. Abort wants its rows back: it stays. (Of a
- * shared one that is the block that a copy stands in for.) */
-static int64_t opened_before(const hr_step *step, int32_t i, int32_t layer)
-{
-    int64_t length = step->seqs[i]->length;
-    bool open = hr_step_new(step, i) > 0 && length % HR_BLOCK_TOKENS != 0;
-    bool copied = *hr_step_replaced(step, i, layer) != HR_BLOCK_NONE;
-    return open && !copied ? length / HR_BLOCK_TOKENS : -1;
-}
-
-/* Evicts blocks [0, end) of one sequence of the step, as evict does, but for that block. */
-static void evict_of(hr_step *step, int32_t i, int32_t layer, int64_t end, uint32_t least)
-{
-    int64_t opened = opened_before(step, i, layer);
-    if (opened < 0 || opened >= end) {
-        evict(step->seqs[i], layer, 0, end, least);
-    } else {
-        evict(step->seqs[i], layer, 0, opened, least);
-        evict(step->seqs[i], layer, opened + 1, end, least);
-    }
 }
 
 /* Layers that were appended and have not attended make room: they will read their blocks again.
